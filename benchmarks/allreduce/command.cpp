@@ -193,16 +193,18 @@ int bench_allreduce(Options& options, const CLI::App& command) {
 void add_size_flags(CLI::App& command, Options& options) {
   command.option_defaults()->group("Sizes");
   Sweep& sweep = options.sweep;
-  command.add_option("--sizes", sweep.sizes, "Bytes of the whole vectors, with commas")
+  command.add_option("--sizes", sweep.sizes, "Sizes of the whole vectors, with commas")
       ->type_name("SIZES")
       ->default_str("64KiB,256KiB,1MiB,4MiB,16MiB")
       ->delimiter(',');
-  command.add_option("--begin", sweep.begin, "Instead of --sizes: the smallest size, rounded down to whole elements")
+  command
+      .add_option("--begin", sweep.begin,
+                  "Smallest size of a sweep, instead of --sizes; rounded down to whole elements")
       ->type_name("SIZE");
   command.add_option("--end", sweep.end, "Largest size of the sweep")->type_name("SIZE")->default_str("--begin");
   command.add_option("--factor", sweep.factor, "Factor from each size to the next")->type_name("X")->default_str("2");
-  command.add_option("--step", sweep.step, "Instead of --factor: bytes from each size to the next")->type_name("SIZE");
-  command.add_option("--offset", options.offset, "Bytes from a page's start to each vector; whole elements")
+  command.add_option("--step", sweep.step, "Bytes from each size to the next, instead of --factor")->type_name("SIZE");
+  command.add_option("--offset", options.offset, "Offset of each vector from a memory page's start; whole elements")
       ->type_name("SIZE")
       ->capture_default_str();
 }
@@ -210,56 +212,57 @@ void add_size_flags(CLI::App& command, Options& options) {
 void add_problem_flags(CLI::App& command, Options& options) {
   command.option_defaults()->group("Collectives");
   command
-      .add_option("--collective", options.collectives,
-                  "allreduce, reduce_scatter, all_gather or broadcast (from rank 0), several with commas, or all")
+      .add_option(
+          "--collective", options.collectives,
+          "Collectives: allreduce, reduce_scatter, all_gather or broadcast (from rank 0), several with commas, or all")
       ->type_name("NAMES")
       ->capture_default_str();
   command
       .add_option("--type", options.types,
-                  "float32, float64, float16, bfloat16, int32 or int64, several with commas, or all")
+                  "Element types: float32, float64, float16, bfloat16, int32 or int64, several with commas, or all")
       ->type_name("NAMES")
       ->capture_default_str();
-  command.add_option("--op", options.ops, "sum, average, max or min, several with commas, or all")
+  command.add_option("--op", options.ops, "Operations: sum, average, max or min, several with commas, or all")
       ->type_name("NAMES")
       ->capture_default_str();
-  command.add_option("--ways", options.trial.ways, "Ways to measure: levels, mpi, ring, leader, tree, nccl, staged")
+  command
+      .add_option("--ways", options.trial.ways,
+                  "Implementations to measure: levels, mpi, ring, leader, tree, nccl, staged")
       ->type_name("NAMES")
       ->default_str("all")
       ->delimiter(',')
       ->check(CLI::IsMember({"levels", "mpi", "ring", "leader", "tree", "nccl", "staged"}).description(""));
   command
       .add_option("--device", options.trial.device,
-                  "cpu; cuda, the GPU of each rank's place on its host; cuda:N, one GPU for all ranks of a host")
+                  "Device: cpu; cuda, each local rank's own GPU; cuda:N, one GPU for all ranks of a host")
       ->type_name("NAME")
       ->capture_default_str();
   command.add_flag("--deterministic", options.trial.keep_order,
-                   "Only plans whose sums do not depend on size and algorithm");
+                   "Use only plans whose sums do not depend on size and algorithm");
   add_levels_flag(command, options.trial.levels);
 }
 
 void add_timing_flags(CLI::App& command, Options& options) {
   command.option_defaults()->group("Timing");
   TimingOptions& timing = options.trial.timing;
-  command.add_option("--repeats", timing.repeats, "Calls alone: a barrier before each, all ways in turn")
+  command.add_option("--repeats", timing.repeats, "Isolated calls: a barrier before each, all implementations in turn")
       ->type_name("N")
       ->capture_default_str()
       ->check(at_least(1));
-  command
-      .add_option("--iterations", timing.iterations,
-                  "Calls back to back besides, between two readings of the clock; 0: none")
+  command.add_option("--iterations", timing.iterations, "Further calls back to back, timed together; 0: none")
       ->type_name("N")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber.description(""));
-  command.add_option("--warmup", timing.warmup, "Calls of each kind before these, which do not count")
+  command.add_option("--warmup", timing.warmup, "Warmup calls of each kind, which are not measured")
       ->type_name("N")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber.description("0 or more"));
-  command.add_option("--average", options.average, "Number made of the ranks' times: rank0, mean, min or max")
+  command.add_option("--average", options.average, "How the ranks' times are reduced to one: rank0, mean, min or max")
       ->type_name("NAME")
-      ->default_str("max of calls alone, mean back to back");
+      ->default_str("max of isolated calls, mean back to back");
   command
       .add_option("--cycles", options.cycles,
-                  "Times that all is done, with a table each; 0: until interrupted, or a result is wrong")
+                  "Repeat the whole measurement N times, with a table each; 0: until interrupted or a result is wrong")
       ->type_name("N")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber.description(""));
@@ -271,21 +274,21 @@ void add_timing_flags(CLI::App& command, Options& options) {
 
 void add_launch_flags(CLI::App& command, Options& options) {
   command.option_defaults()->group("Launches");
-  command.add_option("--ranks", options.launches.ranks, "Launch so many ranks, where mpirun has not")
+  command.add_option("--ranks", options.launches.ranks, "Launch N ranks, where mpirun has not")
       ->type_name("N")
       ->check(at_least(1));
-  command.add_option("--launches", options.launches.launches, "Fresh launches, of which medians are taken")
+  command.add_option("--launches", options.launches.launches, "Number of launches, of which medians are taken")
       ->type_name("N")
       ->capture_default_str()
       ->check(at_least(1));
-  command.add_option("--launcher", options.launcher, "Command that launches, with its arguments, in quotes")
+  command.add_option("--launcher", options.launcher, "Launch command with its arguments, in quotes")
       ->type_name("CMD")
       ->capture_default_str();
   command.add_flag("--no-forced", options.no_forced,
-                   "Without launches that force Open MPI's ring and Rabenseifner algorithms of the allreduce");
+                   "Skip launches that force Open MPI's ring and Rabenseifner allreduce algorithms");
   command
       .add_option("--gloo", options.launches.gloo_python,
-                  "A Python with torch, whose gloo is measured in launches of its own")
+                  "Also measure the gloo of this Python's torch, in separate launches")
       ->type_name("PYTHON")
       ->default_str("none");
   command.add_flag("--for-launcher", options.for_launcher)->group("");
@@ -294,11 +297,11 @@ void add_launch_flags(CLI::App& command, Options& options) {
 void add_output_flags(CLI::App& command, Options& options) {
   command.option_defaults()->group("Output");
   command.add_flag("--explain", options.explain,
-                   "Print what each level did for each size, and how long that should have taken and took");
+                   "Print each level's algorithm for each size, with its predicted and measured time");
   command.add_option("--json", options.json_file, "File for the results")->type_name("FILE")->default_str("none");
   command
       .add_option("--plot", options.plot_file,
-                  "SVG file for the bandwidth by size, both logarithmic, of one collective, type and operation")
+                  "SVG file for a log-log plot of bandwidth by size, of one collective, type and operation")
       ->type_name("FILE")
       ->default_str("none");
 }
@@ -309,7 +312,7 @@ Run add_bench_allreduce(CLI::App& bench) {
   auto options = std::make_shared<Options>();
   CLI::App* command = bench.add_subcommand(
       "allreduce",
-      "Collectives by levels against the installed MPI's; the allreduce also against others, and the bound");
+      "Measures collectives by levels against the installed MPI's; the allreduce also against others and the bound");
   add_size_flags(*command, *options);
   add_problem_flags(*command, *options);
   add_timing_flags(*command, *options);

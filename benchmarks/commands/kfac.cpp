@@ -202,16 +202,16 @@ void add_measurement_flags(CLI::App& command, Options& options) {
   };
   command
       .add_option("--forms", options.forms,
-                  "Forms of convolutions' factors: auto, full, separable or block, several with commas")
+                  "Factors of convolutions: auto, full, separable or block, several with commas")
       ->type_name("NAMES")
       ->delimiter(',')
       ->capture_default_str();
-  number("--factor-interval", options.factor_interval, "Steps between factor updates", 1);
+  number("--factor-interval", options.factor_interval, "Update factors every N steps", 1);
   number("--inverse-interval", options.inverse_interval,
-         "Steps between decompositions, and steps of each variant that are measured", 1);
-  number("--adapt-damping", options.adapt_damping, "Steps between adaptations of the damping, 0 for never", 0);
-  number("--repeats", options.repeats, "Times that each part by itself is run", 1);
-  command.add_flag("--parts-only", options.parts_only, "No training, only the parts by themselves");
+         "Decompose factors every N steps, and measure N steps per variant", 1);
+  number("--adapt-damping", options.adapt_damping, "Adapt the damping every N steps, 0 for never", 0);
+  number("--repeats", options.repeats, "Measured runs of each part by itself", 1);
+  command.add_flag("--parts-only", options.parts_only, "Measure only the parts by themselves, without training");
   command.add_option("--json", options.json_file, "File for the results")->type_name("FILE")->default_str("none");
   command.add_option("--worker", options.worker)->group("");
 }
@@ -220,7 +220,8 @@ void add_measurement_flags(CLI::App& command, Options& options) {
 
 Run add_bench_kfac(CLI::App& bench) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = bench.add_subcommand("kfac", "What K-FAC costs: its parts, and steps with and without it");
+  CLI::App* command =
+      bench.add_subcommand("kfac", "Measures the cost of K-FAC: its parts, and steps with and without it");
   options->flags.add_model_flags(*command);
   add_measurement_flags(*command, *options);
   command->footer("Example: spillway bench kfac --model unet3d --edge 64 --filters 8 --json kfac.json");

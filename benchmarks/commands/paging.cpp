@@ -307,19 +307,19 @@ int bench_paging(Options& options) {
 void add_measurement_flags(CLI::App& command, Options& options) {
   command.option_defaults()->group("Measurement");
   command
-      .add_option("--budgets", options.percents, "Budgets in per cent of the unconstrained peak; above 0 up to 1000")
+      .add_option("--budgets", options.percents, "Budgets in percent of the unconstrained peak; above 0, at most 1000")
       ->type_name("PERCENTS")
       ->delimiter(',')
       ->capture_default_str();
-  command.add_option("--steps", options.steps, "Steps of each variant that count")
+  command.add_option("--steps", options.steps, "Measured steps per variant")
       ->type_name("N")
       ->capture_default_str()
       ->check(at_least(1));
-  command.add_flag("--peers", options.peers,
-                   "Measure save_on_cpu too, in three ways on a GPU, and for unet3d activation checkpointing, all "
-                   "without Spillway");
+  command.add_flag(
+      "--peers", options.peers,
+      "Also measure save_on_cpu (three ways on a GPU) and, for unet3d, activation checkpointing, all without Spillway");
   command.add_flag("--largest", options.largest,
-                   "Instead: the largest edge that can be trained under each budget, with paging and without");
+                   "Measure instead the largest edge that trains under each budget, with and without paging");
   command.add_option("--json", options.json_file, "File for the results")->type_name("FILE")->default_str("none");
   command.add_option("--worker", options.worker)->group("");
 }
@@ -331,7 +331,7 @@ Run add_bench(CLI::App& app) {
   CLI::App* command = app.add_subcommand("bench", "Measures Spillway against its bounds and against stock LibTorch");
   command->require_subcommand(1);
   CLI::App* paging =
-      command->add_subcommand("paging", "Step time under budgets against unlimited memory and stock LibTorch");
+      command->add_subcommand("paging", "Measures step time under budgets against unlimited memory and stock LibTorch");
   options->flags.add_model_flags(*paging);
   options->flags.add_tier_flags(*paging);
   add_measurement_flags(*paging, *options);

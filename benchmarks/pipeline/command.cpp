@@ -215,39 +215,41 @@ CLI::Option* add_names(CLI::App& command, const char* flag, Value& value, const 
 
 void add_pipeline_flags(CLI::App& command, Options& options) {
   command.option_defaults()->group("Pipeline");
-  add_number(command, "--ranks", options.shape.ranks, "Ranks, which are threads", 2, "4");
-  add_number(command, "--accumulate", options.micro_batches, "Micro-batches of a step", 1, "--ranks");
+  add_number(command, "--ranks", options.shape.ranks, "Number of ranks, which are threads", 2, "4");
+  add_number(command, "--accumulate", options.micro_batches, "Micro-batches per step", 1, "--ranks");
   add_names(command, "--schedules", options.schedules,
-            "gpipe, 1f1b, interleaved, zb-h1 or chimera, several with commas", "NAMES", "all");
-  add_number(command, "--chunks", options.chunks, "Stages of a rank, with interleaved", 1, "2");
-  command.add_option("--message", options.message, "Bytes of each message between stages")
+            "Schedules: gpipe, 1f1b, interleaved, zb-h1 or chimera, several with commas", "NAMES", "all");
+  add_number(command, "--chunks", options.chunks, "Stages per rank with interleaved", 1, "2");
+  command.add_option("--message", options.message, "Size of each message between stages")
       ->type_name("SIZE")
       ->capture_default_str();
-  command.add_option("--link", options.link, "Bytes a second that leave a rank, or none: as fast as memory is")
+  command.add_option("--link", options.link, "Bandwidth out of a rank in bytes per second, or none: as fast as memory")
       ->type_name("SIZE")
       ->capture_default_str();
   command.option_defaults()->group("Emulated times");
-  command.add_option("--emulate", options.emulate, "CSV file with the times of the model's blocks")
+  command.add_option("--emulate", options.emulate, "CSV file with the times of the blocks to emulate")
       ->type_name("FILE")
       ->default_str("BERT-Base on one P100");
-  add_number(command, "--blocks", options.blocks, "Blocks of BERT-Base for each rank", 1, "4");
-  command.add_option("--scale", options.scale, "Factor of all times of blocks; above 0")
+  add_number(command, "--blocks", options.blocks, "Blocks of BERT-Base per rank", 1, "4");
+  command.add_option("--scale", options.scale, "Multiply all block times by X; above 0")
       ->type_name("X")
       ->default_str("0.1, with --emulate 1");
 }
 
 void add_refresh_flags(CLI::App& command, Options& options) {
-  command.option_defaults()->group("Work in the waits");
+  command.option_defaults()->group("Work in the bubbles");
   add_names(command, "--refresh", options.refreshes,
-            "rolling: layers in turn; together: all layers from one step; or both", "NAMES", kRolling);
-  add_names(command, "--interval", options.intervals, "Steps between a layer's refreshes, several with commas, or auto",
-            "STEPS", kAuto);
-  add_number(command, "--staleness", options.staleness, "Steps after which statistics serve, with rolling", 0, "2");
-  add_number(command, "--pieces", options.refresh.pieces, "Pieces of an inversion that other work may come between", 1,
+            "K-FAC refreshes: rolling (layers in turn), together (all layers from one step), or both", "NAMES",
+            kRolling);
+  add_names(command, "--interval", options.intervals,
+            "Refresh each layer every STEPS steps; several with commas, or auto", "STEPS", kAuto);
+  add_number(command, "--staleness", options.staleness, "With rolling: steps from a layer's statistics to their use", 0,
+             "2");
+  add_number(command, "--pieces", options.refresh.pieces, "Pieces of an inversion; other work may run between them", 1,
              "1");
   command.option_defaults()->group("Measurement");
-  add_number(command, "--steps", options.measure.steps, "Steps of each run that count, at least", 1, "24");
-  add_names(command, "--sizes", options.sizes, "Sizes of messages beside items of 20 ms, or none", "SIZES",
+  add_number(command, "--steps", options.measure.steps, "Minimum number of measured steps per run", 1, "24");
+  add_names(command, "--sizes", options.sizes, "Sizes of messages to measure beside items of 20 ms, or none", "SIZES",
             "200KB,2MB,12MB");
   command.add_option("--json", options.json_file, "File for the results")->type_name("FILE")->default_str("none");
 }
@@ -257,7 +259,7 @@ void add_refresh_flags(CLI::App& command, Options& options) {
 Run add_bench_pipeline(CLI::App& bench) {
   auto options = std::make_shared<Options>();
   CLI::App* command =
-      bench.add_subcommand("pipeline", "Schedules of pipelines, and work in their waits, on items that sleep");
+      bench.add_subcommand("pipeline", "Measures pipeline schedules, and work in their bubbles, on items that sleep");
   add_pipeline_flags(*command, *options);
   add_refresh_flags(*command, *options);
   command->footer(

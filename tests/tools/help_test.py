@@ -65,6 +65,12 @@ class Help(unittest.TestCase):
                 self.assertEqual(done.returncode, 1)
                 self.assertIn("phantom", done.stdout)
 
+    def test_flags_that_train_and_plan_share_stand_on_one_page(self):
+        pages = [page.name for page in (ROOT / "docs/cli").glob("*.md") if "\n| `--momentum X` |" in page.read_text()]
+        self.assertEqual(pages, ["training_flags.md"])
+        for name in ("train.md", "plan.md"):
+            self.assertIn("](training_flags.md): Model and data, ", (ROOT / "docs/cli" / name).read_text())
+
     def test_a_flag_is_one_short_line_with_a_meaning(self):
         for command in COMMANDS:
             with self.subTest(command=command):

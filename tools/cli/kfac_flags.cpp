@@ -52,7 +52,7 @@ std::string text_of(const std::string& path) {
 
 void KfacFlags::add(CLI::App& command, TrainOptions& train) {
   command.option_defaults()->group("K-FAC");
-  command.add_flag("--kfac", train.kfac.enabled, "Precondition gradients by K-FAC");
+  command.add_flag("--kfac", train.kfac.enabled, "Precondition gradients with K-FAC");
   const size_t before = command.get_options().size();
   add_intervals(command, train.kfac.preconditioner);
   add_plan(command);
@@ -81,31 +81,32 @@ void KfacFlags::refuse_without_effect(const TrainOptions& train) const {
 }
 
 void KfacFlags::add_intervals(CLI::App& command, kfac::KfacOptions& k) {
-  command.add_option("--factor-interval", factor_interval, "Steps between factor updates; 1 or more")
+  command.add_option("--factor-interval", factor_interval, "Update factors every N steps; 1 or more")
       ->type_name("N")
       ->capture_default_str();
   command
       .add_option("--inverse-interval", inverse_interval,
-                  "Steps between decompositions, a multiple of --factor-interval; auto, with --pipeline: as often as "
-                  "waits allow")
+                  "Decompose factors every N steps, a multiple of --factor-interval; auto, with --pipeline: as often "
+                  "as bubbles allow")
       ->type_name("N")
       ->capture_default_str();
   command
-      .add_option("--interval-decay", interval_decay,
-                  "Factors of both intervals, each from the start of its epoch on, with commas; 2 halves the updates")
+      .add_option(
+          "--interval-decay", interval_decay,
+          "Multiply both intervals by FACTOR from the start of EPOCH on; several with commas; 2 halves the updates")
       ->type_name("FACTOR@EPOCH")
       ->default_str("none");
-  command.add_option("--burn-in", k.burn_in, "First steps, in all of which factors are updated; 0 or more")
+  command.add_option("--burn-in", k.burn_in, "Update factors in each of the first N steps; 0 or more")
       ->type_name("N")
       ->capture_default_str();
   command
       .add_option("--factor-decay", k.decay,
-                  "Share of a running average that stays when new factors come; 0 up to, not including, 1")
+                  "Weight of the old value in a factor's running average; at least 0 and below 1")
       ->type_name("X")
       ->capture_default_str();
   command
       .add_option("--factor-samples", factor_samples,
-                  "Positions that an update of a factor sums over: exact (all), auto, or at least N, 1 or more")
+                  "Positions that a factor update samples: exact (all), auto, or at least N, 1 or more")
       ->type_name("N")
       ->capture_default_str();
 }
@@ -114,12 +115,12 @@ void KfacFlags::add_plan(CLI::App& command) {
   command
       .add_option(
           "--kfac-time", time_share,
-          "Largest work of K-FAC, as a share of a first-order step's: chooses rows, ranks and steps; 100% at most")
+          "Limit K-FAC's work to N% of a first-order step's by choosing rows, ranks and intervals; at most 100%")
       ->type_name("N%")
-      ->default_str("any");
+      ->default_str("no limit");
   command
       .add_option("--kfac-plan", plan_file,
-                  "JSON file with the rows, rank and steps of each layer, as --json writes them")
+                  "JSON file with each layer's rows, rank and interval, as --json writes them")
       ->type_name("FILE")
       ->default_str("none");
 }
@@ -127,56 +128,59 @@ void KfacFlags::add_plan(CLI::App& command) {
 void KfacFlags::add_method(CLI::App& command, kfac::KfacOptions& k) {
   command
       .add_option("--kfac-method", method,
-                  "eigen: exact, in the factors' eigenbases; pi or plain: Cholesky inverses of damped factors")
+                  "Inversion method: eigen (exact, in the factors' eigenbases), pi or plain (Cholesky inverses of "
+                  "damped factors)")
       ->type_name("NAME")
       ->capture_default_str();
   command
       .add_option("--convention", convention,
-                  "fisher, kaisa or dp_kfac: how sums become factors, and how running averages start")
+                  "How sums are scaled to factors and how running averages start: fisher, kaisa or dp_kfac")
       ->type_name("NAME")
       ->capture_default_str();
   command
       .add_option("--kfac-rank", kfac_rank,
-                  "With eigen: eigenvectors that are kept of a factor: full (all), auto, or at most N, 1 or more")
+                  "With eigen: number of eigenvectors kept per factor: full (all), auto, or at most N, 1 or more")
       ->type_name("N")
       ->capture_default_str();
   command.add_flag("--precompute-outer", k.precompute_outer,
-                   "With eigen: keep 1/(v_G v_A + damping) of each layer instead of dividing in each step");
+                   "With eigen: store 1/(v_G v_A + damping) of each layer instead of dividing in each step");
   command
       .add_option("--warm-start", k.warm_start,
-                  "Relative error up to which a decomposition keeps the last eigenvectors, below 1; 0: always anew")
+                  "Keep the previous eigenvectors while the relative error is at most X, below 1; 0: always decompose")
       ->type_name("X")
       ->capture_default_str();
   command
-      .add_option("--staleness", k.staleness,
-                  "Steps that decompositions run beside the training, up to --inverse-interval; 0: none")
+      .add_option(
+          "--staleness", k.staleness,
+          "Decompose during N steps of training, and use the result afterwards; at most --inverse-interval; 0: at once")
       ->type_name("N")
       ->capture_default_str();
 }
 
 void KfacFlags::add_damping(CLI::App& command, TrainOptions& train) {
   command.option_defaults()->group("K-FAC: damping and step size");
-  auto* relative = command.add_option("--relative-damping", relative_damping,
-                                      "Damping as a share of the curvature, a mean eigenvalue product; above 0");
+  auto* relative = command.add_option(
+      "--relative-damping", relative_damping,
+      "Damping as a share of the curvature, the mean eigenvalue product that --damping-scope selects; above 0");
   relative->type_name("X")->default_str("0.1 with scope network, 0.3 with layer");
-  auto* scope = command.add_option(
-      "--damping-scope", damping_scope,
-      "That curvature: layer, the layer's own; or network, its geometric mean with the largest, never falling");
+  auto* scope = command.add_option("--damping-scope", damping_scope,
+                                   "Curvature that --relative-damping scales: layer (the layer's), or network (its "
+                                   "geometric mean with the network's running maximum)");
   scope->type_name("NAME")->default_str("fisher network (unet3d and autoencoder layer), else layer");
   command
       .add_option("--damping", damping,
-                  "Instead of --relative-damping: absolute damping, the same for every layer; above 0")
+                  "Absolute damping, the same for every layer, instead of --relative-damping; above 0")
       ->type_name("X")
       ->excludes(relative)
       ->excludes(scope);
   command
       .add_option("--damping-decay", damping_decay,
-                  "Factors of the damping, each from the start of its epoch on, with commas")
+                  "Multiply the damping by FACTOR from the start of EPOCH on; several with commas")
       ->type_name("FACTOR@EPOCH")
       ->default_str("none");
   command
       .add_option("--adapt-damping", train.kfac.damping_adaptation,
-                  "Steps between adaptations of the damping to the loss, by one more forward pass; 0: never")
+                  "Adapt the damping to the loss every N steps, with one more forward pass; 0: never")
       ->type_name("N")
       ->capture_default_str();
 }
@@ -184,17 +188,16 @@ void KfacFlags::add_damping(CLI::App& command, TrainOptions& train) {
 void KfacFlags::add_step_size(CLI::App& command) {
   command
       .add_option("--kl-clip", kl_clip,
-                  "Trust region of a step, in the loss's units squared, at the first step; above 0")
+                  "Trust region (KL clip) of the first step, in squared units of the loss; above 0")
       ->type_name("X")
       ->default_str("fisher inf (unet3d 1e-5, autoencoder 1e-3), else 1e-3");
   command
-      .add_option("--kl-clip-steps", kl_clip_steps,
-                  "Steps over which the trust region falls, as 1/(1 + step/N); inf: it stays; above 0")
+      .add_option("--kl-clip-steps", kl_clip_steps, "Shrink the trust region as 1/(1 + step/N); inf: keep it; above 0")
       ->type_name("N")
       ->default_str("inf (unet3d 10)");
   command
       .add_option("--norm-clip", norm_clip,
-                  "Longest step, as a share of the norm of the weights that K-FAC preconditions; inf: any; above 0")
+                  "Clip a step's norm to X times the norm of the weights that K-FAC preconditions; inf: off; above 0")
       ->type_name("X")
       ->default_str("fisher 0.02, with --kl-clip inf (unet3d and autoencoder inf), else inf");
 }
@@ -202,26 +205,29 @@ void KfacFlags::add_step_size(CLI::App& command) {
 void KfacFlags::add_layers(CLI::App& command, kfac::KfacOptions& k) {
   command.option_defaults()->group("K-FAC: layers and state");
   command
-      .add_option("--kfac-skip", skip,
-                  "Regular expression: layers in whose names it is found are left to --rest-optimizer; or none")
+      .add_option("--kfac-skip", skip, "Leave layers whose names contain a match of REGEX to --rest-optimizer; or none")
       ->type_name("REGEX")
       ->default_str("unet3d and bp3d ^head, resnet50 ^fc, else none");
   command
-      .add_option("--conv-factors", conv_factors, "full, separable, block, or auto: separable above --max-factor-dim")
+      .add_option("--conv-factors", conv_factors,
+                  "Factors of convolutions: full, separable, block, or auto (separable above --max-factor-dim)")
       ->type_name("NAME")
       ->capture_default_str();
-  command.add_option("--max-factor-dim", k.max_factor_dim, "Largest side of A with auto, and of a block; 1 or more")
+  command
+      .add_option("--max-factor-dim", k.max_factor_dim,
+                  "Maximum side of A with --conv-factors auto, and of a block; 1 or more")
       ->type_name("N")
       ->capture_default_str();
   command
       .add_option("--max-linear-dim", k.max_linear_dim,
-                  "Linear layers with a longer side are left to --rest-optimizer; 1 or more")
+                  "Leave linear layers with a side above N to --rest-optimizer; 1 or more")
       ->type_name("N")
       ->capture_default_str();
   command.add_flag("--block-linear", k.block_linear,
-                   "Give such Linear layers factors in blocks of at most that side instead");
+                   "Give linear layers with a side above --max-linear-dim factors in blocks of that side instead");
   command
-      .add_option("--kfac-storage", storage, "fp32, bf16 or fp16: how factors and eigenbases are kept between steps")
+      .add_option("--kfac-storage", storage,
+                  "Type in which factors and eigenbases are stored between steps: fp32, bf16 or fp16")
       ->type_name("NAME")
       ->capture_default_str();
 }
@@ -230,24 +236,26 @@ void KfacFlags::add_distribution(CLI::App& command, kfac::KfacOptions& k) {
   command.option_defaults()->group("K-FAC: ranks");
   command
       .add_option("--kfac-strategy", strategy,
-                  "hybrid, comm_opt, mem_opt, owner_reduce, dp, or auto: the budget decides between the first four")
+                  "Distribution of K-FAC over ranks: hybrid, comm_opt, mem_opt, owner_reduce, dp, or auto: the budget "
+                  "chooses (not dp)")
       ->type_name("NAME")
       ->capture_default_str();
   command
       .add_option("--grad-worker-frac", grad_worker_frac,
-                  "Share of ranks that precondition a layer, 1/ranks to 1, or auto: the budget decides")
+                  "Share of ranks that precondition a layer, 1/ranks to 1, or auto: the budget chooses")
       ->type_name("SHARE")
       ->capture_default_str();
   command
       .add_option("--placement", placement,
-                  "Which rank decomposes which layer: lpt-time, lpt-memory, round-robin or measured")
+                  "Rule that assigns decompositions to ranks: lpt-time, lpt-memory, round-robin or measured")
       ->type_name("NAME")
       ->capture_default_str();
-  command.add_option("--factor-dtype", factor_dtype, "fp32, bf16 or fp16: how factors travel between ranks")
+  command
+      .add_option("--factor-dtype", factor_dtype, "Type in which factors are sent between ranks: fp32, bf16 or fp16")
       ->type_name("NAME")
       ->capture_default_str();
   command.add_flag("--overlap-factors", k.overlap_factors,
-                   "Send a layer's factors while backward goes on; takes memory, and needs --accumulate 1");
+                   "Send factors during backward; this takes memory and needs --accumulate 1");
 }
 
 void KfacFlags::resolve_interval(TrainOptions& train) const {

@@ -48,7 +48,7 @@ Nearness nearness_in_file(ddl::Communicator& comm, const std::string& file, cons
 void add_levels_flag(CLI::App& command, std::string& text) {
   command
       .add_option("--levels", text,
-                  "Which ranks are near each other: hosts, discover, lstopo's FILE.xml, or declared as in 4x2 or 4+2")
+                  "Levels of the topology: hosts, discover, a FILE.xml of lstopo, or declared as in 4x2 or 4+2")
       ->type_name("LEVELS")
       ->capture_default_str();
 }

@@ -21,7 +21,7 @@ struct ModelNumber {
 
 constexpr ModelNumber kNumbers[]{
     {"--cases", &TrainFlags::cases, [](TrainOptions& o) -> int64_t& { return o.data.cases; }, &ModelInfo::cases, 2,
-     "Cases of synthetic data"},
+     "Number of synthetic cases"},
     {"--batch", &TrainFlags::batch, [](TrainOptions& o) -> int64_t& { return o.data.batch; }, &ModelInfo::batch, 1,
      "Cases per rank and micro-batch"},
     {"--filters", &TrainFlags::filters, [](TrainOptions& o) -> int64_t& { return o.model.filters; },
@@ -29,9 +29,9 @@ constexpr ModelNumber kNumbers[]{
     {"--hidden", &TrainFlags::hidden, [](TrainOptions& o) -> int64_t& { return o.model.hidden; }, &ModelInfo::hidden, 1,
      "Width of the hidden layers"},
     {"--layers", &TrainFlags::layers, [](TrainOptions& o) -> int64_t& { return o.model.layers; }, &ModelInfo::layers, 1,
-     "Hidden layers"},
+     "Number of hidden layers"},
     {"--classes", &TrainFlags::classes, [](TrainOptions& o) -> int64_t& { return o.model.classes; },
-     &ModelInfo::classes, 2, "Outputs of the model"}};
+     &ModelInfo::classes, 2, "Number of classes"}};
 
 /// Returns the models that have this number, with their defaults: `16 (unet3d), 128 (bp3d)`.
 std::string defaults(int64_t ModelInfo::*own) {
@@ -46,25 +46,27 @@ std::string defaults(int64_t ModelInfo::*own) {
 void TrainFlags::add_model_flags(CLI::App& command) {
   command.option_defaults()->group("Model and data");
   command.add_option("--model", options.model.name, model_names())->type_name("NAME")->capture_default_str();
-  command.add_option("--data", data, "synthetic:N, or for unet3d a folder of NIfTI cases in the BraTS layout")
+  command
+      .add_option("--data", data,
+                  "Training data: synthetic:N, or for unet3d a folder of NIfTI cases in the BraTS layout")
       ->type_name("SOURCE")
       ->default_str("synthetic:N, N by model");
   command
-      .add_option(
-          "--edge", edge,
-          "N of synthetic:N: voxels, pixels, words or features; with a folder, the edge that volumes are fitted to")
+      .add_option("--edge", edge,
+                  "Size of synthetic cases (voxels, pixels, words, features), or of the cube that volumes are cropped "
+                  "and padded to")
       ->type_name("N")
       ->default_str(defaults(&ModelInfo::size));
   command
       .add_option("--shape", shape,
-                  "Voxels that volumes are center-cropped and zero-padded to; multiples of 16, for bp3d of 4")
+                  "Size that volumes are center-cropped and zero-padded to; multiples of 16, for bp3d multiples of 4")
       ->type_name("DxHxW")
       ->default_str("the smallest that holds all cases");
   for (const ModelNumber& number : kNumbers)
     command.add_option(number.flag, this->*number.asked, str(number.meaning, "; ", number.least, " or more"))
         ->type_name("N")
         ->default_str(defaults(number.own));
-  command.add_option("--seed", options.seed, "Seed of weights, data order, dropout and synthetic data")
+  command.add_option("--seed", options.seed, "Random seed for weights, data order, dropout and synthetic data")
       ->type_name("N")
       ->capture_default_str()
       ->check(without_sign());
@@ -73,17 +75,20 @@ void TrainFlags::add_model_flags(CLI::App& command) {
 
 void TrainFlags::add_device_flags(CLI::App& command) {
   command.option_defaults()->group("Device and memory");
-  command.add_option("--device", device, "cpu; cuda or cuda:N, a GPU whose memory the budget limits; auto is cpu")
+  command
+      .add_option("--device", device,
+                  "Device that computes and whose memory the budget limits: cpu, cuda or cuda:N; auto: cpu")
       ->type_name("NAME")
       ->capture_default_str();
   command
       .add_option("--engine", engine,
-                  "gate: Spillway's own copies; unified, on a GPU: CUDA's Unified Memory under the same schedule")
+                  "Paging engine: gate (Spillway's own copies), or on a GPU unified (CUDA Unified Memory with the same "
+                  "schedule)")
       ->type_name("NAME")
       ->capture_default_str();
   command
       .add_option("--split", split,
-                  "Operators that need more at once run window by window; or off; auto is 224MiB, 8GiB on a GPU")
+                  "Run operators that need more memory than SIZE window by window; or off; auto: 224MiB, on a GPU 8GiB")
       ->type_name("SIZE")
       ->capture_default_str();
 }

@@ -20,35 +20,35 @@ double default_rest_lr(const OptimizerOptions& main, OptimizerKind rest, const T
 
 void TrainFlags::add_optimizer_flags(CLI::App& command) {
   command.option_defaults()->group("Optimizer");
-  command.add_option("--optimizer", optimizer, "sgd, adam, adamw, lamb, muon or soap")
+  command.add_option("--optimizer", optimizer, "Optimizer: sgd, adam, adamw, lamb, muon or soap")
       ->type_name("NAME")
       ->default_str("adam, with --kfac sgd");
   command.add_option("--lr", lr, "Learning rate; above 0")
       ->type_name("X")
       ->default_str("sgd 0.1 (unet3d with --kfac 1), adam, adamw and muon 5e-4, lamb 5e-3, soap 3e-3");
   add_rest_flags(command);
-  command.add_option("--momentum", momentum, "Momentum of sgd; 0 up to, not including, 1")
+  command.add_option("--momentum", momentum, "Momentum of sgd; at least 0 and below 1")
       ->type_name("X")
       ->default_str("0.9");
-  command.add_flag("--nesterov", options.optimizer.nesterov, "Nesterov momentum of sgd: look ahead along the momentum");
+  command.add_flag("--nesterov", options.optimizer.nesterov, "Use Nesterov momentum with sgd");
   command
       .add_option("--weight-decay", weight_decay,
-                  "L2 penalty (sgd, adam), or shrinking of weights as a share of lr (all others); 0 or more")
+                  "Weight decay: an L2 penalty with sgd and adam, decoupled with all others; 0 or more")
       ->type_name("X")
       ->default_str("sgd and adam 0, else 0.01");
   command
       .add_option("--warmup", options.optimizer.warmup,
-                  "Steps over which the learning rate rises linearly to its value; 0 or more")
+                  "Steps over which the learning rate warms up linearly; 0 or more")
       ->type_name("N")
       ->capture_default_str();
   command
       .add_option("--lr-decay", lr_decay,
-                  "Factors of the learning rate, each from the start of its epoch on, with commas")
+                  "Multiply the learning rate by FACTOR from the start of EPOCH on; several with commas")
       ->type_name("FACTOR@EPOCH")
       ->default_str("none");
   command
       .add_option("--clip-norm", options.optimizer.clip_norm,
-                  "Longest gradient, 2-norm over all parameters; 0: any length; not with --kfac")
+                  "Clip the global gradient norm to X; 0: off; not with --kfac")
       ->type_name("X")
       ->capture_default_str();
   command
@@ -61,30 +61,32 @@ void TrainFlags::add_optimizer_flags(CLI::App& command) {
 void TrainFlags::add_rest_flags(CLI::App& command) {
   command
       .add_option("--rest-optimizer", rest_optimizer,
-                  "sgd, adam, adamw or lamb: for the parameters that K-FAC, muon and soap leave alone")
+                  "Optimizer of the parameters that K-FAC, muon and soap do not update: sgd, adam, adamw or lamb")
       ->type_name("NAME")
       ->default_str("adam; adamw with muon and soap");
-  command.add_option("--rest-lr", rest_lr, "Learning rate of that optimizer; above 0")
+  command.add_option("--rest-lr", rest_lr, "Learning rate of --rest-optimizer; above 0")
       ->type_name("X")
       ->default_str("adam and adamw: with --kfac 1e-3 (unet3d 0.05), with muon and soap --lr");
 }
 
 void TrainFlags::add_precision_flags(CLI::App& command) {
   command.option_defaults()->group("Precision and layout");
-  command.add_option("--amp", amp, "bf16 or fp16: forward and loss under autocast; or off")
+  command.add_option("--amp", amp, "Run forward and loss under autocast to bf16 or fp16; or off")
       ->type_name("NAME")
       ->capture_default_str();
   command
       .add_option("--loss-scale", options.precision.loss_scaling.initial,
-                  "Initial factor of the loss with fp16, halved when gradients overflow; 1 or more")
+                  "Initial loss scale with fp16; it is halved when gradients overflow; 1 or more")
       ->type_name("X")
       ->capture_default_str();
   command
       .add_option("--loss-scale-interval", options.precision.loss_scaling.growth_interval,
-                  "Steps without an overflow after which the loss scale doubles, with fp16; 1 or more")
+                  "With fp16: double the loss scale after N steps without an overflow; 1 or more")
       ->type_name("N")
       ->capture_default_str();
-  command.add_option("--memory-format", memory_format, "contiguous, or channels_last for images and volumes")
+  command
+      .add_option("--memory-format", memory_format,
+                  "Memory format: contiguous, or channels_last for images and volumes")
       ->type_name("NAME")
       ->capture_default_str();
 }
@@ -92,15 +94,16 @@ void TrainFlags::add_precision_flags(CLI::App& command) {
 void TrainFlags::add_checkpoint_flags(CLI::App& command) {
   command.option_defaults()->group("Checkpoints");
   command
-      .add_option("--checkpoint", options.checkpoint.folder,
-                  "Folder for a checkpoint: at the end, when interrupted, when the disk for pages fails, on SIGUSR1")
+      .add_option(
+          "--checkpoint", options.checkpoint.folder,
+          "Write a checkpoint to DIR at the end, on interruption, on SIGUSR1, and when the disk for pages fails")
       ->type_name("DIR")
       ->default_str("none");
-  command.add_option("--checkpoint-every", options.checkpoint.every, "Steps between further checkpoints; 0: none")
+  command.add_option("--checkpoint-every", options.checkpoint.every, "Also write a checkpoint every N steps; 0: never")
       ->type_name("N")
       ->capture_default_str();
   command.add_flag("--resume", options.checkpoint.resume,
-                   "Go on from the checkpoint in that folder until --steps in all");
+                   "Resume from the checkpoint in --checkpoint, up to --steps in all");
 }
 
 void TrainFlags::resolve_optimizer() {

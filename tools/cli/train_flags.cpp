@@ -11,10 +11,10 @@ void TrainFlags::add_tier_flags(CLI::App& command) {
   command.option_defaults()->group("Device and memory");
   command
       .add_option("--host-budget", host_budget,
-                  "Host bytes per rank for pages that left the device: a size, a percentage of the peak, or none")
+                  "Limit of host memory per rank for evicted pages: a size, a percentage of the peak, or none")
       ->type_name("BUDGET")
       ->capture_default_str();
-  command.add_option("--disk", options.memory.disk, "Folder for pages that the host budget has no room for")
+  command.add_option("--disk", options.memory.disk, "Folder for pages that do not fit the host budget")
       ->type_name("DIR")
       ->default_str("none");
 }
@@ -22,8 +22,9 @@ void TrainFlags::add_tier_flags(CLI::App& command) {
 void TrainFlags::add_training_flags(CLI::App& command) {
   command.option_defaults()->group("Device and memory");
   command
-      .add_option("--budget", budget,
-                  "Device bytes per rank: a size, a percentage of the unconstrained peak such as 50%, or none")
+      .add_option(
+          "--budget", budget,
+          "Limit of device memory per rank: a size, a percentage of the unconstrained peak such as 50%, or none")
       ->type_name("BUDGET")
       ->capture_default_str();
   add_tier_flags(command);
@@ -37,31 +38,32 @@ void TrainFlags::add_training_flags(CLI::App& command) {
 
 void TrainFlags::add_run_flags(CLI::App& command) {
   command.option_defaults()->group("Run");
-  auto* steps = command.add_option("--steps", options.steps, "Training steps; 1 or more");
+  auto* steps = command.add_option("--steps", options.steps, "Number of training steps; 1 or more");
   steps->type_name("N")->capture_default_str();
-  command.add_option("--epochs", options.epochs, "Instead of --steps: passes over the training cases; 1 or more")
+  command
+      .add_option("--epochs", options.epochs, "Number of passes over the training cases, instead of --steps; 1 or more")
       ->type_name("N")
       ->excludes(steps);
   command
       .add_option("--validate-every", options.validate_every,
-                  "Steps between measurements on the held-out cases; 0: five measurements in a run")
+                  "Validate on the held-out cases every N steps; 0: five times in a run")
       ->type_name("N")
       ->capture_default_str();
-  command.add_flag("--deterministic", options.deterministic, "Deterministic algorithms only");
+  command.add_flag("--deterministic", options.deterministic, "Use deterministic algorithms only");
 }
 
 void TrainFlags::add_gradient_flags(CLI::App& command) {
   command.option_defaults()->group("Ranks");
   command.add_flag("--no-overlap-gradients", no_overlap_gradients,
-                   "Send gradients after backward, and not while it goes on");
+                   "Send gradients after backward instead of during it");
   command
       .add_option("--gradient-bucket", gradient_bucket,
-                  "Size up to which gradients travel together, 1KiB to 1GiB; auto: by the links' rates")
+                  "Maximum size of a gradient bucket, 1KiB to 1GiB; auto: chosen from the links' rates")
       ->type_name("SIZE")
       ->capture_default_str();
   command
       .add_option("--gradient-buffer", gradient_buffer,
-                  "Most memory for gradients on their way; auto: for all of them, with a budget 16MiB or as planned")
+                  "Memory limit for gradients in flight; auto: room for all of them, with a budget 16MiB or as planned")
       ->type_name("SIZE")
       ->capture_default_str();
 }
@@ -70,35 +72,35 @@ void TrainFlags::add_pipeline_flags(CLI::App& command) {
   command.option_defaults()->group("Pipeline");
   command
       .add_option("--pipeline", options.pipeline.ranks,
-                  "Ranks that one copy of the model is cut over, with --accumulate micro-batches; 1: it is whole")
+                  "Cut the model into stages over N ranks, with --accumulate micro-batches per step; 1: no pipeline")
       ->type_name("N")
       ->capture_default_str();
   command
       .add_option("--schedule", schedule,
-                  str(schedule_names(), ": the order of a pipeline's work; the same bits, but for chimera"))
+                  str("Pipeline schedule: ", schedule_names(), "; all but chimera give the same bits"))
       ->type_name("NAME")
       ->capture_default_str();
-  command.add_option("--chunks", options.pipeline.chunks, "Stages of each rank with --schedule interleaved; 1 or more")
+  command.add_option("--chunks", options.pipeline.chunks, "Stages per rank with --schedule interleaved; 1 or more")
       ->type_name("N")
       ->capture_default_str();
   command
-      .add_option("--refresh", refresh,
-                  str(refresh_names(), ": which of K-FAC's layers a pipeline renews in which step"))
+      .add_option("--refresh", refresh, str("Order in which a pipeline refreshes K-FAC's layers: ", refresh_names()))
       ->type_name("NAME")
       ->capture_default_str();
   command
       .add_option("--kfac-work", kfac_work,
-                  str(kfac_work_names(), ": when a pipeline's ranks do that work; the same bits"))
+                  str("When a pipeline's ranks do that work: ", kfac_work_names(), "; the same bits"))
       ->type_name("NAME")
       ->capture_default_str();
   command
       .add_option("--cut", options.pipeline.cut,
-                  "Number of the model's parts in each stage, with commas; parts: a layer, block or level")
+                  "Number of the model's parts in each stage, with commas; a part is a layer, block or level")
       ->type_name("N,N,…")
       ->default_str("by measured seconds")
       ->delimiter(',');
-  command.add_flag("--recompute", options.pipeline.recompute,
-                   "A pipeline's stages keep their inputs alone, and run forward again for backward; the same bits");
+  command.add_flag(
+      "--recompute", options.pipeline.recompute,
+      "Recompute activations: stages keep only their inputs and run forward again before backward; the same bits");
 }
 
 TrainOptions TrainFlags::resolve(int world) {

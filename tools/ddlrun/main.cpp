@@ -60,49 +60,50 @@ int run_inspection(const Request& request) try {
 void add_host_flags(CLI::App& app, Request& request) {
   app.option_defaults()->group("Hosts and ranks");
   app.add_option("-H,--host", request.hosts,
-                 "Hosts and their slots, one for each rank, as in a:4,b:4; without a number one slot")
+                 "Hosts and their slots, one slot per rank, as in a:4,b:4; one slot without a number")
       ->type_name("HOSTS")
       ->default_str("by the batch system");
-  app.add_option("--hostfile", request.hostfile, "A line per host: host, host:4 or host slots=4 max_slots=8")
+  app.add_option("--hostfile", request.hostfile, "File with a line per host: host, host:4 or host slots=4 max_slots=8")
       ->type_name("FILE")
       ->default_str("none");
-  app.add_option("-n,--ranks", request.ranks, "Ranks in all; they fill one host's slots after the other's")
+  app.add_option("-n,--ranks", request.ranks, "Number of ranks; they fill the hosts' slots one host after another")
       ->type_name("N")
       ->default_str("all slots");
   app.add_option("--levels", request.levels,
-                 "Which ranks are near each other, as in 4x2 or 4+2: checked, and passed on to spillway")
+                 "Levels of the topology, as in 4x2 or 4+2; they are checked and passed on to spillway")
       ->type_name("LEVELS")
       ->default_str("ranks of a host, hosts");
 }
 
 void add_launch_flags(CLI::App& app, Request& request) {
   app.option_defaults()->group("Launch");
-  app.add_option("--launcher", request.launcher, "mpirun of Open MPI 4 or 5, MPICH or Intel MPI")
+  app.add_option("--launcher", request.launcher, "Launcher: mpirun of Open MPI 4 or 5, MPICH or Intel MPI")
       ->type_name("CMD")
       ->capture_default_str();
-  app.add_option("--agent", request.agent, "Command that reaches a host in place of ssh, called as CMD HOST COMMAND")
+  app.add_option("--agent", request.agent, "Remote shell in place of ssh, called as CMD HOST COMMAND")
       ->type_name("CMD")
       ->default_str("ssh");
-  app.add_option("--mpi-args", request.mpi_args, "Arguments for the launcher, in quotes")
+  app.add_option("--mpi-args", request.mpi_args, "Further arguments for the launcher, in quotes")
       ->type_name("ARGS")
       ->default_str("none");
-  app.add_option("-x", request.exports, "A variable of all ranks, NAME or NAME=VALUE; may be repeated")
+  app.add_option("-x", request.exports, "Environment variable for all ranks, NAME or NAME=VALUE; may be repeated")
       ->type_name("NAME=VALUE")
       ->default_str("none")
       ->allow_extra_args(false);
-  app.add_flag("--allow-run-as-root", request.allow_run_as_root, "Tell Open MPI that root may launch");
+  app.add_flag("--allow-run-as-root", request.allow_run_as_root, "Allow Open MPI to run as root");
 }
 
 void add_look_flags(CLI::App& app, Request& request) {
   app.option_defaults()->group("Preflight and output");
   app.add_flag("--dry-run", request.dry_run, "Print hosts, ranks and the command; run nothing");
-  app.add_flag("--no-preflight", request.no_preflight, "Launch without looking at the hosts before");
-  app.add_flag("--preflight-only", request.preflight_only, "Look at the hosts, and launch nothing");
-  app.add_option("--timeout", request.timeout_seconds, "Seconds for hosts to answer, and for preflight's launch to end")
+  app.add_flag("--no-preflight", request.no_preflight, "Launch without checking the hosts first");
+  app.add_flag("--preflight-only", request.preflight_only, "Check the hosts and launch nothing");
+  app.add_option("--timeout", request.timeout_seconds,
+                 "Seconds to wait for hosts to answer and for preflight's launch to end")
       ->type_name("SECONDS")
       ->capture_default_str()
       ->check(CLI::Range(1, 86400).description("1 to 86400"));
-  app.add_option("--json", request.json_file, "File for the plan and what preflight found")
+  app.add_option("--json", request.json_file, "File for the launch plan and preflight's findings")
       ->type_name("FILE")
       ->default_str("none");
 }
@@ -115,7 +116,7 @@ void add_options(CLI::App& app, Request& request, bool& inspecting) {
 }
 
 int parse_and_run(int argc, char** argv) {
-  CLI::App app("Starts a program on all ranks of some hosts with mpirun, after a check that this can work", "ddlrun");
+  CLI::App app("Starts a program on several hosts with mpirun, after a check that this can work", "ddlrun");
   app.formatter(std::make_shared<tools::HelpFormatter>());
   app.set_version_flag("--version", kVersion);
   app.prefix_command();

@@ -17,12 +17,12 @@ Run add_phantom(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CLI::App* command =
       app.add_subcommand("phantom", "Writes synthetic brain volumes with tumors as NIfTI cases in the BraTS layout");
-  command->add_option("--out", options->out, "Folder to write; made when missing, refused when it holds anything else")
+  command->add_option("--out", options->out, "Output folder; created when missing, refused when it holds anything else")
       ->type_name("DIR")
       ->required();
-  command->add_option("--cases", options->cases, "Cases to write")->type_name("N")->capture_default_str();
+  command->add_option("--cases", options->cases, "Number of cases")->type_name("N")->capture_default_str();
   command->add_option("--edge", options->edge, "Voxels along each side")->type_name("N")->capture_default_str();
-  command->add_option("--seed", options->seed, "The same seed gives the same cases")
+  command->add_option("--seed", options->seed, "Random seed; the same seed gives the same cases")
       ->type_name("N")
       ->capture_default_str();
   command->footer("Example: spillway phantom --out phantoms --cases 10 --edge 96 --seed 1");

@@ -113,24 +113,27 @@ int plan_command(Options& options) {
 
 void add_cluster_flags(CLI::App& command, Options& options) {
   command.option_defaults()->group("Machines");
-  command.add_option("--world", options.world, "Ranks")->type_name("N")->capture_default_str()->check(at_least(1));
-  command.add_option("--levels", options.levels, "Which ranks are near each other, as in 4x2: 4 on each of 2 hosts")
+  command.add_option("--world", options.world, "Number of ranks")
+      ->type_name("N")
+      ->capture_default_str()
+      ->check(at_least(1));
+  command.add_option("--levels", options.levels, "Levels of the topology, as in 4x2: 4 ranks on each of 2 hosts")
       ->type_name("SHAPE")
       ->default_str("all on one host");
   command
       .add_option("--device-profile", options.profile,
-                  "Rates of the devices: cpu (this machine, measured once), h200, h100, a100, v100, or a JSON file")
+                  "Speed of the devices: cpu (this machine, measured once), h200, h100, a100, v100, or a JSON file")
       ->type_name("NAME")
       ->capture_default_str();
-  command.add_option("--link-out", options.link_out, "Rate of copies from the device to the host, as in 75GB/s")
+  command.add_option("--link-out", options.link_out, "Bandwidth of copies from the device to the host, as in 75GB/s")
       ->type_name("RATE")
       ->default_str("the profile's");
-  command.add_option("--link-in", options.link_in, "Rate of copies from the host to the device")
+  command.add_option("--link-in", options.link_in, "Bandwidth of copies from the host to the device")
       ->type_name("RATE")
       ->default_str("the profile's");
   command
       .add_option("--devices-per-link", options.devices_per_link,
-                  "Devices of a host that share one such link, as behind a PCIe switch")
+                  "Devices of a host that share one link, as behind a PCIe switch")
       ->type_name("N")
       ->capture_default_str()
       ->check(at_least(1));
@@ -140,7 +143,7 @@ void add_change_flags(CLI::App& command, Options& options) {
   command.option_defaults()->group("Changes of bits");
   add_allow_flag(command, options.allowed);
   command.add_flag("--propose", options.propose,
-                   "Tell what each change would save; without it where the run does not fit");
+                   "Print what each change would save; without this flag only where the run does not fit");
 }
 
 void add_frontier_flags(CLI::App& command, Options& options) {
@@ -149,7 +152,7 @@ void add_frontier_flags(CLI::App& command, Options& options) {
       ->type_name("BUDGETS")
       ->default_str("none; with --edges 75%,50%,35%,25%")
       ->delimiter(',');
-  command.add_option("--edges", options.edges, "Sizes of the data to compare, as --edge takes them")
+  command.add_option("--edges", options.edges, "Values of --edge to compare")
       ->type_name("N,…")
       ->default_str("the run's own")
       ->delimiter(',')
@@ -165,7 +168,7 @@ void add_frontier_flags(CLI::App& command, Options& options) {
 Run add_plan(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CLI::App* command =
-      app.add_subcommand("plan", "Tells what a run will need and take under a budget, without running it");
+      app.add_subcommand("plan", "Predicts the memory and time of a run under a budget, without running it");
   options->flags.add_model_flags(*command);
   options->flags.add_training_flags(*command);
   options->flags.add_pipeline_flags(*command);

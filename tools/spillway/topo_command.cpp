@@ -112,12 +112,14 @@ int draw_launch(const TopoOptions& options, const CLI::App& command) {
 Run add_topo(CLI::App& app) {
   auto options = std::make_shared<TopoOptions>();
   CLI::App* command = app.add_subcommand(
-      "topo", "Draws this machine, NUMA nodes, GPUs, adapters; under mpirun every host, and the ranks by level");
-  command->add_option("--xml", options->xml, "Draw the machine that lstopo FILE.xml described, instead of this one")
+      "topo",
+      "Draws this machine's NUMA nodes, GPUs and network adapters; under mpirun every host's, and the ranks by level");
+  command
+      ->add_option("--xml", options->xml, "Draw the machine that an XML file of lstopo describes, instead of this one")
       ->type_name("FILE")
       ->default_str("none");
   command->add_flag("--measure", options->measure,
-                    "Under mpirun: measure latency and rate of each level's links, and latencies between hosts");
+                    "Under mpirun: measure latency and bandwidth of each level's links, and latencies between hosts");
   add_levels_flag(*command, options->levels);
   add_comm_timeout_flag(*command, options->comm_timeout_seconds);
   command->add_option("--json", options->json_file, "File for the results")->type_name("FILE")->default_str("none");

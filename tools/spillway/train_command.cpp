@@ -348,10 +348,9 @@ int train_command(CommandOptions& options, const CLI::App& command) {
 void add_output_flags(CLI::App& command, CommandOptions& options) {
   command.option_defaults()->group("Output");
   command
-      .add_option(
-          "--compare", options.compare,
-          "Runs to set beside: unlimited (five steps, no budget), an optimizer, as adam or adam@LR; several with "
-          "commas")
+      .add_option("--compare", options.compare,
+                  "Also run for comparison: unlimited (five steps, no budget) or an optimizer, adam or adam@LR; "
+                  "several with commas")
       ->type_name("RUNS")
       ->default_str("none")
       ->delimiter(',');
@@ -370,13 +369,14 @@ Run add_train(CLI::App& app) {
   options->flags.add_model_flags(*command);
   options->flags.add_training_flags(*command);
   options->flags.add_pipeline_flags(*command);
+  command->option_defaults()->group("Links and planning");
   add_levels_flag(*command, options->levels);
   command->add_flag("--calibrate", options->calibrate,
-                    "Measure the links between ranks anew, in a second or so, instead of using the remembered rates");
+                    "Measure the links between ranks (about a second) instead of using the cached rates");
   command
       ->add_option(
           "--plan", options->plan,
-          "How a budget distributes K-FAC over ranks: auto (simulated steps, on the CPU) or formula (its bytes)")
+          "How a budget chooses K-FAC's distribution: auto (by simulated steps, on the CPU) or formula (by bytes)")
       ->type_name("NAME")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "formula"}));
