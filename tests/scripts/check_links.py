@@ -1,6 +1,7 @@
-"""check_links.py ROOT: fails when a page names a file or a heading of the tree that is not there.
+"""check_links.py ROOT: fails when a page names a file, heading or function of the tree that is not there.
 
-Looks at every Markdown page that git tracks: relative links, their anchors, and files that the text names by a path from the root.
+Looks at every Markdown page that git tracks: relative links, their anchors, files that the text names by a path from the root, and
+functions that stand behind such a file as in "core/ledger.cpp: `try_charge`".
 The changelog may name files that were moved or deleted.
 """
 import os
@@ -16,6 +17,7 @@ ANCHOR = re.compile(r"<a (?:id|name)=\"([^\"]+)\"")
 # A path from the root of the tree to one file.
 ROOMS = "core|swap|ddl|kfac|pipe|runtime|tools|python|tests|examples|benchmarks|docs|scripts"
 PATH = re.compile(rf"(?<![\w/.-])(?:{ROOMS})(?:/[a-z0-9_]+)+\.(?:cpp|cu|h|py|sh)\b")
+FUNCTIONS = re.compile(rf"({PATH.pattern}): (`\w+`(?:, `\w+`)*)")
 
 
 def slug(heading):
@@ -51,6 +53,11 @@ def complaints(page, texts, tracked):
     for path in PATH.findall(texts[page]):
         if path not in tracked:
             yield f"{page}: no file {path}"
+    for path, names in FUNCTIONS.findall(texts[page]):
+        if path in tracked:
+            with open(path, encoding="utf-8") as file:
+                words = set(re.findall(r"\w+", file.read()))
+            yield from (f"{page}: no {name} in {path}" for name in re.findall(r"\w+", names) if name not in words)
 
 
 def main():
