@@ -1,9 +1,10 @@
 """check_links.py ROOT: fails when a page names a file, heading or function of the tree that is not there.
 
-Looks at every Markdown page that git tracks: relative links, their anchors, files that the text names by a path from the root, and
-functions that stand behind such a file as in "core/ledger.cpp: `try_charge`".
+Looks at every Markdown page that git tracks: relative links, their anchors, files that the text names by a path from
+the root, and functions that stand behind such a file as in "core/ledger.cpp: `try_charge`".
 The changelog may name files that were moved or deleted.
 """
+
 import os
 import re
 import subprocess
@@ -62,14 +63,16 @@ def complaints(page, texts, tracked):
 
 def main():
     os.chdir(sys.argv[1])
-    listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], check=True, capture_output=True, text=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], check=True, capture_output=True, text=True
+    )
     tracked = set(listed.stdout.split("\n"))
     texts = {}
     for page in sorted(name for name in tracked if name.endswith(".md") and os.path.exists(name)):
         with open(page, encoding="utf-8") as file:
             texts[page] = file.read()
     wrong = [complaint for page in texts for complaint in complaints(page, texts, tracked)]
-    print("\n".join(wrong + [f"{len(texts)} pages looked at, {len(wrong)} wrong links"]))
+    print("\n".join([*wrong, f"{len(texts)} pages looked at, {len(wrong)} wrong links"]))
     sys.exit(1 if wrong else 0)
 
 
