@@ -11,7 +11,7 @@ void TraceEvents::add(std::string name, std::string lane, SteadyTime start, Stea
     ++dropped_;
     return;
   }
-  events_.push_back({std::move(name), std::move(lane), since_start(start),
+  events_.push_back({std::move(name), std::move(lane), std::chrono::duration<double>(start - start_).count(),
                      std::chrono::duration<double>(end - start).count(), bytes});
 }
 

@@ -30,7 +30,6 @@ class TraceEvents {
  public:
   explicit TraceEvents(size_t limit = 400'000) : limit_(limit) {}
   void add(std::string name, std::string lane, SteadyTime start, SteadyTime end, int64_t bytes = 0);
-  double since_start(SteadyTime time) const { return std::chrono::duration<double>(time - start_).count(); }
   std::vector<TraceEvent> events() const;
   size_t dropped() const;
   /// Writes the collected events as the free function write_chrome_json() does.

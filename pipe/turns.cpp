@@ -25,17 +25,4 @@ std::vector<Turn> turns(std::span<const double> costs, int interval, int stalene
   return all;
 }
 
-int least_interval(const Program& program, std::span<const double> layer_costs, int staleness, int most,
-                   const RefreshOf& refresh_of, const Costs& costs, const FillOptions& options, double tolerance) {
-  if (most < std::max(1, staleness))
-    throw BadRequest(str("[pipe] an interval of at most ", most, " steps, and a staleness of ", staleness));
-  FillOptions own = options;
-  for (own.steps = std::max(1, staleness); own.steps < most; ++own.steps) {
-    const auto extras = refresh_of(turns(layer_costs, own.steps, staleness));
-    const Filled filled = fill(program, extras, costs, own);
-    if (filled.exceeded_seconds() <= tolerance * filled.unfilled_seconds) break;
-  }
-  return own.steps;
-}
-
 }  // namespace spillway::pipe

@@ -4,11 +4,8 @@
 /// waits, and only some layers' inputs are held at once. The table follows from costs by shape, the interval and the
 /// staleness alone. So what a step computes with depends on no measured time.
 #pragma once
-#include <functional>
 #include <span>
 #include <vector>
-
-#include "pipe/fill.h"
 
 namespace spillway::pipe {
 
@@ -22,15 +19,5 @@ struct Turn {
 /// least cost so far. Layers of one cost are taken in their order. Statistics serve `staleness` steps later. Throws
 /// BadRequest unless interval ≥ 1 and 0 ≤ staleness ≤ interval.
 std::vector<Turn> turns(std::span<const double> costs, int interval, int staleness);
-
-/// Makes the extras of a refresh in which layers have these turns.
-using RefreshOf = std::function<std::vector<Extra>(const std::vector<Turn>&)>;
-
-/// Returns the least interval, at most `most`, whose refresh makes no cycle longer than by `tolerance` of itself;
-/// `most` where there is none. Cost: a fill for each interval. Throws as fill() does, and BadRequest unless `most` is
-/// at least 1 and the staleness.
-int least_interval(const Program& program, std::span<const double> layer_costs, int staleness, int most,
-                   const RefreshOf& refresh_of, const Costs& costs, const FillOptions& options,
-                   double tolerance = 0.001);
 
 }  // namespace spillway::pipe

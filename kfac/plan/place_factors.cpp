@@ -55,12 +55,6 @@ std::vector<int64_t> place_longest_first(const std::vector<double>& costs, int64
   return rank_of;
 }
 
-double makespan(const std::vector<double>& costs, const std::vector<int64_t>& rank_of, int64_t world) {
-  std::vector<double> load(world, 0);
-  for (size_t job = 0; job < costs.size(); ++job) load[rank_of[job]] += costs[job];
-  return *std::max_element(load.begin(), load.end());
-}
-
 std::vector<std::vector<int64_t>> place_factors(const std::vector<std::vector<double>>& costs, int64_t world,
                                                 Placement placement, bool together) {
   const bool in_turn = placement == Placement::round_robin;

@@ -19,9 +19,6 @@ std::vector<std::vector<double>> decomposition_costs(const std::vector<LayerShap
 /// lower rank. The makespan is at most 4/3 − 1/(3·world) of the optimum (Graham 1969). Cost: O(jobs · world).
 std::vector<int64_t> place_longest_first(const std::vector<double>& costs, int64_t world);
 
-/// Returns the largest load of any rank.
-double makespan(const std::vector<double>& costs, const std::vector<int64_t>& rank_of, int64_t world);
-
 /// Returns the rank of every factor, by layer. `together` puts all factors of a layer on one rank. round_robin places
 /// in turn. It goes by layer, layer i to rank i mod world; it goes by factor when `together` is false and world >
 /// layers. The other placements go by cost.

@@ -74,36 +74,6 @@ DeviceProfile profile_of(const DataSheet& sheet) {
   return profile;
 }
 
-json to_json(const DeviceProfile& profile) {
-  json links = json::array(), eigh = json::array();
-  for (const ddl::LinkCost& link : profile.network.levels)
-    links.push_back({{"latency_seconds", link.latency_seconds},
-                     {"message_seconds", link.message_seconds},
-                     {"bytes_per_second", link.bytes_per_second}});
-  for (const auto& [side, seconds] : profile.kernels.eigh_seconds)
-    eigh.push_back({{"side", side}, {"seconds", seconds}});
-  return {{"name", profile.name},
-          {"memory_bytes", profile.memory_bytes},
-          {"library_bytes", profile.library_bytes},
-          {"matrix_flops", profile.kernels.matrix_flops},
-          {"convolution_flops", profile.kernels.convolution_flops},
-          {"convolution_channels", profile.kernels.convolution_channels},
-          {"half_flops", profile.kernels.half_flops},
-          {"bytes_per_second", profile.kernels.bytes_per_second},
-          {"operator_seconds", profile.kernels.operator_seconds},
-          {"gap_seconds", profile.kernels.gap_seconds},
-          {"library_gap_seconds", profile.kernels.library_gap_seconds},
-          {"eigh", eigh},
-          {"copy_out_bytes_per_second", profile.copies.out_bytes_per_second},
-          {"copy_in_bytes_per_second", profile.copies.in_bytes_per_second},
-          {"host_bytes_per_second", profile.host_bytes_per_second},
-          {"compute_slowdown", profile.copies.compute_slowdown},
-          {"disk_write_bytes_per_second", profile.copies.to_disk_bytes_per_second},
-          {"disk_read_bytes_per_second", profile.copies.from_disk_bytes_per_second},
-          {"links", links},
-          {"reduce_seconds_per_byte", profile.network.reduce_seconds_per_byte}};
-}
-
 /// Takes the fields of one object, each of which must be there and in its range.
 class Fields {
  public:
@@ -203,10 +173,6 @@ DeviceProfile parse_profile(std::string_view text) {
   profile.network.reduce_seconds_per_byte = fields.number("reduce_seconds_per_byte", 0);
   fields.refuse_others();
   return profile;
-}
-
-std::string format_profile(const DeviceProfile& profile) {
-  return to_json(profile).dump(2) + "\n";
 }
 
 ClusterShape ClusterShape::parse(std::string_view text, int world) {

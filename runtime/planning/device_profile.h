@@ -36,10 +36,9 @@ DeviceProfile built_in_profile(std::string_view name);
 /// Returns the names that built_in_profile() takes.
 std::vector<std::string> built_in_profiles();
 
-/// Reads a profile: a JSON object with the fields that format_profile() writes. Throws BadRequest naming a field that
-/// is missing, unknown or outside its range.
+/// Reads a profile: a JSON object with the fields that docs/cli/plan.md lists. Throws BadRequest naming a field that is
+/// missing, unknown or outside its range.
 DeviceProfile parse_profile(std::string_view text);
-std::string format_profile(const DeviceProfile& profile);
 
 /// Ranks and their levels, and the links that join each level: the first ones join the ranks of a host, the second ones
 /// hosts, and so on.

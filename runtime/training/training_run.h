@@ -69,8 +69,6 @@ class TrainingRun {
   void resume();
   /// Writes a checkpoint to the options' folder. Collective. Throws as write_checkpoint() does.
   void save();
-  /// Returns the steps since the very first, resumed ones included.
-  int64_t steps_done() const { return position_.step; }
 
   /// Runs one training step on the next cases. When a stop is requested, or the disk fails, before this rank's
   /// gradients are complete, all ranks leave the step: the run's state is then that of the last whole step, and can be

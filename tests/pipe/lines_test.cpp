@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
-#include "pipe/list_schedule.h"
 #include "pipe/schedules.h"
 #include "tests/support/refusal.h"
 
@@ -21,9 +20,11 @@ TEST(LinesTest, AnEdgeBetweenRanksHasALineEachWay) {
 
 TEST(LinesTest, StagesOfOneRankNeedNone) {
   EXPECT_TRUE(lines(interleaved(1, 2, 3)).empty());
-  // Down and up again: 2 edges down, 2 up, between 3 ranks; the skips and the bottom stay where they are.
-  const auto graph = levels_down_and_up(3);
-  EXPECT_EQ(lines(list_schedule(graph, 2, 2, equal_stages(6, 1, 2))).size(), 8u);
+  // A U-Net: rank r has level r on the way down and on the way up. The skips and the bottom stay where they are.
+  Program u_net = gpipe(6, 2);
+  u_net.graph.rank_of = {{0, 1, 2, 2, 1, 0}};
+  u_net.graph.edges.insert(u_net.graph.edges.end(), {{0, 5}, {1, 4}});
+  EXPECT_EQ(lines(u_net).size(), 8u);
 }
 
 TEST(LinesTest, EachCopyHasItsOwn) {

@@ -43,6 +43,13 @@ std::string refusal(const std::function<void()>& call) {
   return "accepted";
 }
 
+// Returns the largest load of any rank.
+double makespan(const std::vector<double>& costs, const std::vector<int64_t>& rank_of, int64_t world) {
+  std::vector<double> load(world, 0);
+  for (size_t job = 0; job < costs.size(); ++job) load[rank_of[job]] += costs[job];
+  return *std::max_element(load.begin(), load.end());
+}
+
 double makespan_of(const std::vector<std::vector<double>>& costs, int64_t world, Placement placement, bool together) {
   std::vector<double> jobs;
   std::vector<int64_t> ranks;
