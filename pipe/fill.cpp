@@ -262,7 +262,7 @@ void check_that_they_end(std::span<const Extra> extras) {
     if (!ends[x]) refuse(x, "and others wait for each other for ever");
 }
 
-void check(const Program& program, std::span<const Extra> extras, const FillOptions& options) {
+void check(const StepProgram& program, std::span<const Extra> extras, const FillOptions& options) {
   if (options.steps < 0) throw BadRequest(str("[pipe] a cycle of ", options.steps, " steps; allowed: 0 or more"));
   const int ranks = static_cast<int>(program.items.size());
   for (size_t x = 0; x < extras.size(); ++x) {
@@ -348,7 +348,7 @@ std::vector<int> within_the_cycle(std::span<const Extra> extras, int steps) {
   return deadlines;
 }
 
-Filled fill_cycle(const Program& program, std::span<const Extra> extras, const Costs& costs,
+Filled fill_cycle(const StepProgram& program, std::span<const Extra> extras, const Costs& costs,
                   const FillOptions& options) {
   const int steps = options.steps, first = (kCycles - 2) * steps;
   const Horizon unfilled(program, costs, kCycles * steps);
@@ -367,7 +367,7 @@ Filled fill_cycle(const Program& program, std::span<const Extra> extras, const C
 }
 
 /// Fills more and more steps, until all extras of step 0 are done before the last ones.
-Filled fill_as_needed(const Program& program, std::span<const Extra> extras, const Costs& costs,
+Filled fill_as_needed(const StepProgram& program, std::span<const Extra> extras, const Costs& costs,
                       const FillOptions& options) {
   const std::vector<int> none(extras.size(), kNoDeadline);
   for (int horizon_steps = 8; horizon_steps <= kMostSteps; horizon_steps *= 2) {
@@ -408,7 +408,7 @@ int Filled::refresh_steps(int rank, std::span<const Extra> extras) const {
   return most;
 }
 
-Filled fill(const Program& program, std::span<const Extra> extras, const Costs& costs, const FillOptions& options) {
+Filled fill(const StepProgram& program, std::span<const Extra> extras, const Costs& costs, const FillOptions& options) {
   check(program, extras, options);
   return options.steps == 0 ? fill_as_needed(program, extras, costs, options)
                             : fill_cycle(program, extras, costs, options);

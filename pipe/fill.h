@@ -69,6 +69,6 @@ struct Filled {
 /// longest. An extra that finds no room before its deadline is done right before the update, and delays it. The result
 /// depends on the arguments alone. Cost: O(items · extras of a rank). Throws BadRequest naming the extra when it has no
 /// rank or item of the program, no seconds, or steps outside the cycle, and when extras wait for each other for ever.
-Filled fill(const Program& program, std::span<const Extra> extras, const Costs& costs, const FillOptions& options);
+Filled fill(const StepProgram& program, std::span<const Extra> extras, const Costs& costs, const FillOptions& options);
 
 }  // namespace spillway::pipe

@@ -4,7 +4,7 @@
 
 namespace spillway::pipe {
 
-Horizon::Horizon(const Program& program, const Costs& costs, int steps, std::span<const Due> due)
+Horizon::Horizon(const StepProgram& program, const Costs& costs, int steps, std::span<const Due> due)
     : costs_(costs), of_rank_(program.items.size()) {
   for (const Due& one : due)
     if (one.step < steps) due_[{one.rank, one.step}].push_back(one);
@@ -12,7 +12,7 @@ Horizon::Horizon(const Program& program, const Costs& costs, int steps, std::spa
   set_latest();
 }
 
-void Horizon::add(const Program& program, int step) {
+void Horizon::add(const StepProgram& program, int step) {
   std::map<Item, size_t> known;
   std::vector<size_t> next(ranks(), 0);
   ends_.push_back(0);
@@ -27,7 +27,7 @@ void Horizon::add(const Program& program, int step) {
 }
 
 /// Adds a rank's item. Returns false when a node that it needs is not there yet.
-bool Horizon::add(const Program& program, int step, int rank, size_t place, std::map<Item, size_t>& known) {
+bool Horizon::add(const StepProgram& program, int step, int rank, size_t place, std::map<Item, size_t>& known) {
   const Item& item = program.items[rank][place];
   Node node{.step = step, .rank = rank, .item = item};
   if (!of_rank_[rank].empty()) node.begin = nodes_[of_rank_[rank].back()].end;

@@ -44,7 +44,7 @@ struct Node {
 class Horizon {
  public:
   /// `program` is one that check() takes, or lacks gradients of weights alone. It is not kept; `costs` is.
-  Horizon(const Program& program, const Costs& costs, int steps, std::span<const Due> due = {});
+  Horizon(const StepProgram& program, const Costs& costs, int steps, std::span<const Due> due = {});
 
   size_t ranks() const { return of_rank_.size(); }
   size_t size() const { return nodes_.size(); }
@@ -57,8 +57,8 @@ class Horizon {
   double end_of(int step) const { return ends_[step]; }
 
  private:
-  void add(const Program& program, int step);
-  bool add(const Program& program, int step, int rank, size_t place, std::map<Item, size_t>& known);
+  void add(const StepProgram& program, int step);
+  bool add(const StepProgram& program, int step, int rank, size_t place, std::map<Item, size_t>& known);
   std::vector<Lag> lags_of(int step, int rank) const;
   void set_latest();
 

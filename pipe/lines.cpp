@@ -15,7 +15,7 @@ struct Traffic {
 /// The run of a program whose ends keep `slots` messages. Only the order counts, not the time.
 class BoundedRun {
  public:
-  BoundedRun(const Program& program, int slots)
+  BoundedRun(const StepProgram& program, int slots)
       : program_(program),
         lines_(lines(program)),
         traffic_(lines_.size()),
@@ -67,7 +67,7 @@ class BoundedRun {
     return true;
   }
 
-  const Program& program_;
+  const StepProgram& program_;
   const std::vector<Line> lines_;
   std::vector<Traffic> traffic_;
   const int capacity_;
@@ -80,7 +80,7 @@ std::string describe(const Line& line) {
   return str(line.is_error ? "errors" : "activations", " from stage ", line.from_stage, " to stage ", line.to_stage);
 }
 
-std::vector<Line> lines(const Program& program) {
+std::vector<Line> lines(const StepProgram& program) {
   std::vector<Line> all;
   for (size_t copy = 0; copy < program.graph.rank_of.size(); ++copy)
     for (const Edge& edge : program.graph.edges) {
@@ -93,7 +93,7 @@ std::vector<Line> lines(const Program& program) {
   return all;
 }
 
-int slots_needed(const Program& program) {
+int slots_needed(const StepProgram& program) {
   for (int slots = 1; slots <= std::max(1, program.micro_batches()); ++slots)
     if (BoundedRun(program, slots).ends()) return slots;
   throw BadRequest("[pipe] ranks wait for each other for ever, however many messages are kept");

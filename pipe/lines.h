@@ -18,11 +18,11 @@ struct Line {
 std::string describe(const Line& line);
 
 /// Returns all lines of a program, in an order that follows from its graph.
-std::vector<Line> lines(const Program& program);
+std::vector<Line> lines(const StepProgram& program);
 
 /// Returns the least number of messages that each end of every line must keep, so that ranks which follow the program
 /// never wait for each other for ever. A rank sends an item's results before its next item, and a message stays until
 /// its reader's item begins. The program may lack backwards. Throws BadRequest where no number is enough.
-int slots_needed(const Program& program);
+int slots_needed(const StepProgram& program);
 
 }  // namespace spillway::pipe

@@ -33,7 +33,7 @@ const char* name(Work work) {
 /// The items of all ranks, by what they are.
 class Places {
  public:
-  explicit Places(const Program& program) : program_(program) {
+  explicit Places(const StepProgram& program) : program_(program) {
     for (size_t rank = 0; rank < program.items.size(); ++rank)
       for (size_t i = 0; i < program.items[rank].size(); ++i) add(program.items[rank][i], static_cast<int>(rank), i);
   }
@@ -58,11 +58,11 @@ class Places {
     if (!places_.emplace(item, std::pair(rank, place)).second) refuse(describe(item) + " is there twice");
   }
 
-  const Program& program_;
+  const StepProgram& program_;
   std::map<Item, std::pair<int, size_t>> places_;
 };
 
-void check_all_are_there(const Program& program, const Places& places) {
+void check_all_are_there(const StepProgram& program, const Places& places) {
   for (int stage = 0; stage < program.graph.stages; ++stage)
     for (int m = 0; m < program.micro_batches(); ++m) {
       (void)places.of({Work::forward, stage, m});
@@ -78,7 +78,7 @@ void check_all_are_there(const Program& program, const Places& places) {
 }
 
 /// Runs the items as far as their needs let them.
-void check_that_it_ends(const Program& program) {
+void check_that_it_ends(const StepProgram& program) {
   std::set<Item> done;
   std::vector<size_t> next(program.items.size(), 0);
   for (bool moved = true; moved;) {
@@ -100,7 +100,7 @@ void check_that_it_ends(const Program& program) {
 }
 
 /// Checks that the micro-batches of each channel are sent in the order in which they are received.
-void check_channels(const Program& program, const Places& places) {
+void check_channels(const StepProgram& program, const Places& places) {
   const auto order_of = [&](size_t copy, const auto& item_of) {
     std::vector<std::pair<size_t, int>> order;
     for (int m = 0; m < program.micro_batches(); ++m)
@@ -146,7 +146,7 @@ Graph chain(int stages, int ranks) {
   return graph;
 }
 
-std::vector<Item> Program::needs(const Item& item, int rank) const {
+std::vector<Item> StepProgram::needs(const Item& item, int rank) const {
   std::vector<Item> all;
   switch (item.work) {
     case Work::forward:
@@ -169,7 +169,7 @@ std::vector<Item> Program::needs(const Item& item, int rank) const {
   return all;
 }
 
-void check(const Program& program) {
+void check(const StepProgram& program) {
   const Places places(program);
   check_all_are_there(program, places);
   check_that_it_ends(program);

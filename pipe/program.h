@@ -48,7 +48,7 @@ struct Graph {
 /// Returns a chain of stages, each of which reads the one before it. Stage s is on rank s mod `ranks`.
 Graph chain(int stages, int ranks);
 
-struct Program {
+struct StepProgram {
   Graph graph;
   std::vector<int> copy_of = {};              ///< by micro-batch: the copy of the model that it runs through
   bool splits_backward = false;               ///< gradients of inputs and of weights are items of their own
@@ -68,6 +68,6 @@ struct Program {
 /// other work than splits_backward says, or on another rank than its stage; when a rank has no update, or work after
 /// it; when ranks would wait for each other for ever; and when the two ends of a channel, the messages along one edge
 /// of one copy in one direction, have other orders.
-void check(const Program& program);
+void check(const StepProgram& program);
 
 }  // namespace spillway::pipe

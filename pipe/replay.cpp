@@ -32,7 +32,7 @@ double Replayed::utilization() const {
   return seconds > 0 ? work / (seconds * static_cast<double>(busy.size())) : 0;
 }
 
-Replayed replay(const Program& program, const Costs& costs) {
+Replayed replay(const StepProgram& program, const Costs& costs) {
   const Horizon step(program, costs, 1);
   Replayed result{.seconds = 0};
   for (size_t rank = 0; rank < step.ranks(); ++rank) {

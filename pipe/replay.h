@@ -44,6 +44,6 @@ struct Replayed {
 };
 
 /// Replays a program that check() takes: each item starts when its rank is free and what it needs has come.
-Replayed replay(const Program& program, const Costs& costs);
+Replayed replay(const StepProgram& program, const Costs& costs);
 
 }  // namespace spillway::pipe

@@ -22,7 +22,7 @@ constexpr int kSteadyCycle = kCycles - 2;
 
 class Rerun {
  public:
-  Rerun(const Filled& filled, const Program& program, std::span<const Extra> extras, const Costs& costs)
+  Rerun(const Filled& filled, const StepProgram& program, std::span<const Extra> extras, const Costs& costs)
       : program_(program), extras_(extras), costs_(costs), ranks_(filled.items.size()) {
     for (int cycle = 0; cycle < kCycles; ++cycle)
       for (size_t r = 0; r < ranks_.size(); ++r)
@@ -130,7 +130,7 @@ class Rerun {
     return come;
   }
 
-  const Program& program_;
+  const StepProgram& program_;
   const std::span<const Extra> extras_;
   const Costs& costs_;
   std::vector<Rank> ranks_;
@@ -141,7 +141,7 @@ class Rerun {
 
 }  // namespace
 
-Filled rerun(const Filled& filled, const Program& program, std::span<const Extra> extras, const Costs& costs) {
+Filled rerun(const Filled& filled, const StepProgram& program, std::span<const Extra> extras, const Costs& costs) {
   Filled again = filled;
   again.busy.resize(filled.items.size());
   again.filled.resize(filled.items.size());

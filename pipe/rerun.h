@@ -12,6 +12,6 @@ namespace spillway::pipe {
 /// cycle after an idle pipeline. `extras` are those of fill(), whose seconds alone may differ. Filled::unfilled_seconds
 /// are those of the same items in that order without the extras. Cost: O(n·log n) for n items of seven cycles. Throws
 /// BadRequest where that order waits for ever, as that of another program does.
-Filled rerun(const Filled& filled, const Program& program, std::span<const Extra> extras, const Costs& costs);
+Filled rerun(const Filled& filled, const StepProgram& program, std::span<const Extra> extras, const Costs& costs);
 
 }  // namespace spillway::pipe

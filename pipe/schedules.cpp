@@ -7,7 +7,7 @@
 namespace spillway::pipe {
 namespace {
 
-Program on_a_chain(int stages, int ranks, int micro_batches) {
+StepProgram on_a_chain(int stages, int ranks, int micro_batches) {
   if (ranks < 1 || micro_batches < 1)
     throw BadRequest(
         str("[pipe] a schedule of ", ranks, " ranks and ", micro_batches, " micro-batches; both are 1 or more"));
@@ -89,8 +89,8 @@ class ChimeraRank {
 
 }  // namespace
 
-Program gpipe(int ranks, int micro_batches) {
-  Program program = on_a_chain(ranks, ranks, micro_batches);
+StepProgram gpipe(int ranks, int micro_batches) {
+  StepProgram program = on_a_chain(ranks, ranks, micro_batches);
   for (int r = 0; r < ranks; ++r) {
     for (Work work : {Work::forward, Work::backward})
       for (int m = 0; m < micro_batches; ++m) program.items[r].push_back({work, r, m});
@@ -99,8 +99,8 @@ Program gpipe(int ranks, int micro_batches) {
   return program;
 }
 
-Program one_forward_one_backward(int ranks, int micro_batches) {
-  Program program = on_a_chain(ranks, ranks, micro_batches);
+StepProgram one_forward_one_backward(int ranks, int micro_batches) {
+  StepProgram program = on_a_chain(ranks, ranks, micro_batches);
   for (int r = 0; r < ranks; ++r) {
     Turns turns;
     for (int m = 0; m < micro_batches; ++m) {
@@ -112,9 +112,9 @@ Program one_forward_one_backward(int ranks, int micro_batches) {
   return program;
 }
 
-Program interleaved(int ranks, int micro_batches, int chunks) {
+StepProgram interleaved(int ranks, int micro_batches, int chunks) {
   if (chunks < 1) throw BadRequest(str("[pipe] interleaved has ", chunks, " chunks a rank; allowed: 1 or more"));
-  Program program = on_a_chain(ranks * chunks, ranks, micro_batches);
+  StepProgram program = on_a_chain(ranks * chunks, ranks, micro_batches);
   require_units("interleaved", ranks, micro_batches);
   for (int r = 0; r < ranks; ++r) {
     Turns turns;
@@ -130,9 +130,9 @@ Program interleaved(int ranks, int micro_batches, int chunks) {
   return program;
 }
 
-Program chimera(int ranks, int micro_batches) {
+StepProgram chimera(int ranks, int micro_batches) {
   if (ranks % 2 != 0) throw BadRequest(str("[pipe] chimera has ", ranks, " ranks; allowed: even numbers"));
-  Program program = on_a_chain(ranks, ranks, micro_batches);
+  StepProgram program = on_a_chain(ranks, ranks, micro_batches);
   require_units("chimera", ranks, micro_batches);
   std::vector<int> up = program.graph.rank_of.front();
   std::reverse(up.begin(), up.end());
@@ -148,8 +148,8 @@ Program chimera(int ranks, int micro_batches) {
   return program;
 }
 
-Program zero_bubble(int ranks, int micro_batches) {
-  Program program = on_a_chain(ranks, ranks, micro_batches);
+StepProgram zero_bubble(int ranks, int micro_batches) {
+  StepProgram program = on_a_chain(ranks, ranks, micro_batches);
   program.splits_backward = true;
   for (int r = 0; r < ranks; ++r) {
     std::vector<Item>& items = program.items[r];

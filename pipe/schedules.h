@@ -11,25 +11,25 @@
 namespace spillway::pipe {
 
 /// All forwards, then all backwards. Bubble: (P − 1)(T_f + T_b). N micro-batches in flight.
-Program gpipe(int ranks, int micro_batches);
+StepProgram gpipe(int ranks, int micro_batches);
 
 /// P − r − 1 forwards on rank r, then a forward and a backward in turn, then the other backwards. The same bubble, and
 /// min(N, P − r) micro-batches in flight.
-Program one_forward_one_backward(int ranks, int micro_batches);
+StepProgram one_forward_one_backward(int ranks, int micro_batches);
 
 /// One forward, one backward over `chunks` stages a rank: stage s is on rank s mod P. Bubble: (P − 1)(T_f + T_b) /
 /// chunks. Throws BadRequest where `ranks` does not divide `micro_batches`.
-Program interleaved(int ranks, int micro_batches, int chunks);
+StepProgram interleaved(int ranks, int micro_batches, int chunks);
 
 /// Two copies of the model in opposite directions, each for half of the micro-batches. Bubble: (P − 2)T_b at N = P.
 /// Further micro-batches follow in units of P, the first forwards of a unit between the last backwards of the one
 /// before. Ranks have the weights of two stages. Throws BadRequest where `ranks` is odd, or does not divide
 /// `micro_batches`.
-Program chimera(int ranks, int micro_batches);
+StepProgram chimera(int ranks, int micro_batches);
 
 /// One forward, one backward with the gradients of weights apart (ZB-H1). On rank r up to r of them are outstanding,
 /// and the last ones fill the end. Bubble: (P − 1)(T_f + T_i − T_w) where T_w ≤ T_f and N ≥ P, with T_i and T_w seconds
 /// of the two parts. P micro-batches in flight, gradients of weights included.
-Program zero_bubble(int ranks, int micro_batches);
+StepProgram zero_bubble(int ranks, int micro_batches);
 
 }  // namespace spillway::pipe

@@ -11,7 +11,7 @@ namespace {
 constexpr double kLeastSeconds = 1e-9;
 
 /// Returns the gradients of weights of a cycle of steps, as work with a deadline.
-std::vector<Extra> weight_gradients(const Program& program, const Costs& costs, int steps) {
+std::vector<Extra> weight_gradients(const StepProgram& program, const Costs& costs, int steps) {
   std::vector<Extra> extras;
   for (int step = 0; step < steps; ++step)
     for (int stage = 0; stage < program.graph.stages; ++stage)
@@ -44,7 +44,7 @@ void take_as_items(const std::vector<Extra>& extras, size_t first, Filled& fille
 
 /// Returns the extras as they are done without a plan: in the step that they are of, after the rank's passes. Those
 /// that begin after an update have no such step, and stay.
-std::vector<Extra> after_passes(std::vector<Extra> extras, const Program& program) {
+std::vector<Extra> after_passes(std::vector<Extra> extras, const StepProgram& program) {
   for (Extra& extra : extras) {
     if (extra.ready.work == Work::update) continue;
     const auto& items = program.items[extra.rank];
@@ -57,7 +57,7 @@ std::vector<Extra> after_passes(std::vector<Extra> extras, const Program& progra
 }
 
 /// Fills the waits of a cycle. Gradients of weights that the program has apart are placed anew, beside the extras.
-Filled fill_anew(Program program, std::vector<Extra> extras, const Costs& costs, int steps) {
+Filled fill_anew(StepProgram program, std::vector<Extra> extras, const Costs& costs, int steps) {
   FillOptions options{.steps = steps};
   for (auto& items : program.items)
     std::erase_if(items, [](const Item& item) { return item.work == Work::weight_gradient; });
@@ -76,7 +76,7 @@ Filled fill_anew(Program program, std::vector<Extra> extras, const Costs& costs,
 
 }  // namespace
 
-std::pair<Filled, bool> fill_shortest(const Program& program, std::span<const Extra> extras, const Costs& costs,
+std::pair<Filled, bool> fill_shortest(const StepProgram& program, std::span<const Extra> extras, const Costs& costs,
                                       int steps) {
   Filled shortest = fill(program, extras, costs, {.steps = steps});
   bool fills_waits = true;

@@ -16,7 +16,7 @@ namespace spillway::pipe {
 ///   update stay as they are.
 /// The flag is false for the last way, so that no plan is longer than none. Filled::unfilled_seconds are those of the
 /// shortest cycle without extras. Cost and errors are those of fill(), `steps` ≥ 1.
-std::pair<Filled, bool> fill_shortest(const Program& program, std::span<const Extra> extras, const Costs& costs,
+std::pair<Filled, bool> fill_shortest(const StepProgram& program, std::span<const Extra> extras, const Costs& costs,
                                       int steps);
 
 }  // namespace spillway::pipe

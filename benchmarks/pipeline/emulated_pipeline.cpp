@@ -42,7 +42,7 @@ double EmulatedPipeline::refresh_seconds() const {
   return sum;
 }
 
-pipe::Program program_of(const std::string& schedule, const PipelineShape& shape) {
+pipe::StepProgram program_of(const std::string& schedule, const PipelineShape& shape) {
   if (schedule == "gpipe") return pipe::gpipe(shape.ranks, shape.micro_batches);
   if (schedule == "1f1b") return pipe::one_forward_one_backward(shape.ranks, shape.micro_batches);
   if (schedule == "interleaved") return pipe::interleaved(shape.ranks, shape.micro_batches, shape.chunks);

@@ -33,7 +33,7 @@ struct EmulatedLayer {
 
 struct EmulatedPipeline {
   std::string schedule;
-  pipe::Program program;
+  pipe::StepProgram program;
   pipe::Costs costs;
   std::vector<EmulatedLayer> layers = {};  ///< in the model's order
 
@@ -44,7 +44,7 @@ struct EmulatedPipeline {
 
 /// Returns the program of a schedule. Throws BadRequest naming the schedule when it is not known, or takes no such
 /// number of ranks or micro-batches.
-pipe::Program program_of(const std::string& schedule, const PipelineShape& shape);
+pipe::StepProgram program_of(const std::string& schedule, const PipelineShape& shape);
 
 /// Cuts the blocks into the schedule's stages. Items take `scale` times the blocks' times. Half of a backward is the
 /// gradients of weights. A block's statistics are divided over its factors by their sides squared, and its inversion by

@@ -90,7 +90,7 @@ class Board {
 /// The ends of a program's lines at one rank.
 class Ends {
  public:
-  Ends(const pipe::Program& program, int rank, int64_t bytes) : program_(program), lines_(pipe::lines(program)) {
+  Ends(const pipe::StepProgram& program, int rank, int64_t bytes) : program_(program), lines_(pipe::lines(program)) {
     // Ranks with copies of a stage wait for each other's extras too, so no message of a step may have to wait then.
     const int slots = program.graph.rank_of.size() > 1 ? program.micro_batches() : pipe::slots_needed(program);
     for (size_t i = 0; i < lines_.size(); ++i) {
@@ -122,7 +122,7 @@ class Ends {
   }
 
  private:
-  const pipe::Program& program_;
+  const pipe::StepProgram& program_;
   const std::vector<pipe::Line> lines_;
   std::vector<ddl::Channel> channels_;
 };
@@ -157,7 +157,7 @@ class Mail {
 
 /// The run that all ranks take part in.
 struct Run {
-  const pipe::Program& program;
+  const pipe::StepProgram& program;
   const pipe::Filled& filled;
   const std::span<const pipe::Extra> extras;
   const pipe::Costs& costs;
@@ -229,7 +229,7 @@ int cycles_before(const pipe::Filled& filled) {
 
 }  // namespace
 
-RunResult run_cycles(const pipe::Program& program, const pipe::Filled& filled, std::span<const pipe::Extra> extras,
+RunResult run_cycles(const pipe::StepProgram& program, const pipe::Filled& filled, std::span<const pipe::Extra> extras,
                      const pipe::Costs& costs, const RunOptions& options) {
   const int before = cycles_before(filled), ranks = static_cast<int>(program.items.size());
   Run run{.program = program,

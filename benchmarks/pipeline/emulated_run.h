@@ -42,7 +42,7 @@ struct RunResult {
 ///
 /// A sleep ends late. A rank makes up for that in its next items, and tells it with its messages to a rank that waits
 /// for them. So the times are those of messages and of the executor's own work beside the items.
-RunResult run_cycles(const pipe::Program& program, const pipe::Filled& filled, std::span<const pipe::Extra> extras,
+RunResult run_cycles(const pipe::StepProgram& program, const pipe::Filled& filled, std::span<const pipe::Extra> extras,
                      const pipe::Costs& costs, const RunOptions& options);
 
 /// Returns the median seconds from the start of a send until the message has been read, with both copies, between two

@@ -28,7 +28,7 @@ StepFigures figures_of(const pipe::Filled& filled, double cycle_seconds, double 
 }
 
 /// Returns the seconds of a step without a refresh.
-double run_alone(const pipe::Program& program, const pipe::Costs& costs, int steps, const Messages& messages) {
+double run_alone(const pipe::StepProgram& program, const pipe::Costs& costs, int steps, const Messages& messages) {
   const pipe::Filled alone = pipe::fill(program, {}, costs, {.steps = 1});
   return run_cycles(program, alone, {}, costs, {.cycles = steps, .messages = messages}).cycle_seconds;
 }
@@ -73,7 +73,7 @@ EmptyItem measure_empty(const EmulatedPipeline& pipeline, const Messages& messag
 
 std::vector<BesideItems> measure_beside(const std::vector<int64_t>& sizes, double link_bytes_per_second) {
   constexpr int kRanks = 2, kHideable = 2 * (kBesideMicroBatches - 1);
-  const pipe::Program program = pipe::gpipe(kRanks, kBesideMicroBatches);
+  const pipe::StepProgram program = pipe::gpipe(kRanks, kBesideMicroBatches);
   const pipe::Costs costs = pipe::equal_stages(kRanks, kBesideSeconds, kBesideSeconds);
   const auto step = [&](int64_t bytes) {
     return run_alone(program, costs, kBesideSteps, {bytes, link_bytes_per_second});

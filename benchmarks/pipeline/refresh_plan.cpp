@@ -58,7 +58,7 @@ std::vector<LayerTurn> rolling_turns(const EmulatedPipeline& pipeline, const Ref
 
 std::vector<pipe::Extra> refresh_work(const EmulatedPipeline& pipeline, const std::vector<LayerTurn>& turns,
                                       int pieces) {
-  const pipe::Program& program = pipeline.program;
+  const pipe::StepProgram& program = pipeline.program;
   const auto& rank_of = program.graph.rank_of;
   std::vector<std::vector<double>> load(program.graph.stages, std::vector<double>(rank_of.size(), 0));  // by copy
   std::vector<pipe::Extra> extras;

@@ -28,7 +28,7 @@ constexpr int kBlocksOfStage = 3;
 constexpr std::nullopt_t kNotTold = std::nullopt;
 
 struct Pipeline {
-  pipe::Program program;
+  pipe::StepProgram program;
   BlockTimes block;
   PublishedOrder order = PublishedOrder::gpipe_or_1f1b;
   int copies = 1;  ///< data-parallel ones
@@ -46,8 +46,8 @@ struct Pipeline {
 };
 
 /// Returns as many copies of a program side by side, each on ranks of its own.
-pipe::Program side_by_side(const pipe::Program& one, int copies) {
-  pipe::Program all = one;
+pipe::StepProgram side_by_side(const pipe::StepProgram& one, int copies) {
+  pipe::StepProgram all = one;
   const int ranks = one.graph.ranks(), micro_batches = one.micro_batches();
   const int ways = static_cast<int>(one.graph.rank_of.size());
   for (int copy = 1; copy < copies; ++copy) {
@@ -68,7 +68,7 @@ pipe::Program side_by_side(const pipe::Program& one, int copies) {
 /// Returns the work of a refresh: the statistics of each factor and micro-batch, and the inversion of each factor after
 /// all of its statistics. Copies of a stage share its inversions.
 std::vector<pipe::Extra> refresh_of(const Pipeline& pipeline) {
-  const pipe::Program& program = pipeline.program;
+  const pipe::StepProgram& program = pipeline.program;
   double squares = 0, cubes = 0;
   for (const auto& sides : {kInputSides, kOutputSides})
     for (double side : sides) squares += side * side, cubes += side * side * side;
@@ -168,7 +168,7 @@ Reproduction pipefisher_paths(const BlockTimesSource& blocks) {
   Reproduction table{.name = "pipefisher-paths",
                      .source = "Osawa et al., PipeFisher, MLSys 2023: critical paths of a step, in T_f"};
   const BlockTimes unit{.forward = 1, .backward = 2};
-  const auto add = [&](const std::string& title, const PipelineShape& shape, const pipe::Program& program) {
+  const auto add = [&](const std::string& title, const PipelineShape& shape, const pipe::StepProgram& program) {
     pipe::check(program);
     table.figures.push_back(
         {title, "", published_step(shape, unit).pipeline,
@@ -193,8 +193,8 @@ Reproduction pipefisher_fig3(const BlockTimesSource& blocks) {
   Reproduction table{.name = "pipefisher-fig3",
                      .source = source_of("figure 3: BERT-Base on 4 P100, D = N = 4, B = 32; with W = 2 on 8")};
   const BlockTimes block = blocks.on_p100("BERT-Base", kBatchSize);
-  const std::pair<const char*, pipe::Program> orders[]{{"GPipe", pipe::gpipe(4, 4)},
-                                                       {"1F1B", pipe::one_forward_one_backward(4, 4)}};
+  const std::pair<const char*, pipe::StepProgram> orders[]{{"GPipe", pipe::gpipe(4, 4)},
+                                                           {"1F1B", pipe::one_forward_one_backward(4, 4)}};
   const Published published =
       published_use({kPaper, "3.1, fig 3"}, "GPipe and 1F1B",
                     {"use of GPUs without K-FAC, about", "use of GPUs with PipeFisher",

@@ -20,7 +20,7 @@
 namespace spillway::runtime {
 namespace {
 
-pipe::Program make_program(PipelineSchedule schedule, const PipelineOptions& options, int64_t micro_batches) {
+pipe::StepProgram make_program(PipelineSchedule schedule, const PipelineOptions& options, int64_t micro_batches) {
   const int ranks = static_cast<int>(options.ranks), count = static_cast<int>(micro_batches);
   switch (schedule) {
     case PipelineSchedule::gpipe:

@@ -38,7 +38,7 @@ struct PipelinePlan {
   std::vector<std::string> parts;                 ///< their names
   std::vector<int> cut;                           ///< number of parts of each stage
   std::vector<ValueShape> values;                 ///< by part: its output for a micro-batch
-  pipe::Program program;                          ///< program of a training step
+  pipe::StepProgram program;                      ///< program of a training step
   std::vector<std::vector<int>> values_of_edge;   ///< by edge of the graph: the parts whose outputs go along it
   pipe::Costs costs;                              ///< measured seconds of the stages
   std::vector<SharedWeight> shared;

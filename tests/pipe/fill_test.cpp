@@ -19,7 +19,7 @@ namespace spillway::pipe {
 namespace {
 
 /// Statistics of each micro-batch's forward and backward on each rank, and a decomposition after them.
-std::vector<Extra> statistics_and_decompositions(const Program& program, double statistics, double decomposition,
+std::vector<Extra> statistics_and_decompositions(const StepProgram& program, double statistics, double decomposition,
                                                  int serves_step = -1) {
   std::vector<Extra> extras;
   for (int r = 0; r < static_cast<int>(program.items.size()); ++r) {
@@ -40,7 +40,7 @@ std::vector<Extra> statistics_and_decompositions(const Program& program, double 
 }
 
 TEST(FillTest, WithoutExtrasACycleIsItsSteps) {
-  const Program program = one_forward_one_backward(4, 6);
+  const StepProgram program = one_forward_one_backward(4, 6);
   const Costs costs = equal_stages(4, 1, 2);
   const Filled filled = fill(program, {}, costs, {.steps = 2});
   EXPECT_NEAR(filled.seconds, 2 * replay(program, costs).seconds, 1e-9);
@@ -60,7 +60,7 @@ TEST(FillTest, GradientsOfWeightsAreExtrasToo) {
     for (int micro_batches : {ranks, 2 * ranks}) {
       const Costs costs = equal_stages(ranks, 1, 2.2, 0.4);
       const double published = replay(zero_bubble(ranks, micro_batches), costs).seconds;
-      Program program = zero_bubble(ranks, micro_batches);
+      StepProgram program = zero_bubble(ranks, micro_batches);
       std::vector<Extra> extras;
       for (int r = 0; r < ranks; ++r) {
         std::erase_if(program.items[r], [](const Item& item) { return item.work == Work::weight_gradient; });
@@ -79,7 +79,7 @@ TEST(FillTest, GradientsOfWeightsAreExtrasToo) {
 }
 
 TEST(FillTest, ExtrasThatFitMakeNothingLonger) {
-  const Program program = one_forward_one_backward(4, 4);
+  const StepProgram program = one_forward_one_backward(4, 4);
   const Costs costs = equal_stages(4, 29.24, 49.35);  // BERT-Base on P100s, as published
   const auto extras = statistics_and_decompositions(program, 76.64 / 2, 215);
   const Filled filled = fill(program, extras, costs, {.steps = 3});
@@ -89,7 +89,7 @@ TEST(FillTest, ExtrasThatFitMakeNothingLonger) {
 }
 
 TEST(FillTest, ACycleMayHaveAsManyStepsAsExtrasNeed) {
-  const Program program = gpipe(4, 4);
+  const StepProgram program = gpipe(4, 4);
   const Costs costs = equal_stages(4, 29.24, 49.35);
   const auto extras = statistics_and_decompositions(program, 76.64 / 2, 215);
   const Filled filled = fill(program, extras, costs, {.steps = 0});
@@ -100,7 +100,7 @@ TEST(FillTest, ACycleMayHaveAsManyStepsAsExtrasNeed) {
 }
 
 TEST(FillTest, AnExtraWithoutRoomIsDoneBeforeTheUpdateThatNeedsIt) {
-  const Program program = one_forward_one_backward(2, 2);
+  const StepProgram program = one_forward_one_backward(2, 2);
   const Costs costs = equal_stages(2, 1, 2);
   const std::vector<Extra> extras = {{.rank = 0, .seconds = 10, .ready = {Work::backward, 0, 1}, .serves_step = 0}};
   const Filled filled = fill(program, extras, costs, {});
@@ -111,7 +111,7 @@ TEST(FillTest, AnExtraWithoutRoomIsDoneBeforeTheUpdateThatNeedsIt) {
 }
 
 TEST(FillTest, AnExtraMayServeTheNextCycle) {
-  const Program program = one_forward_one_backward(2, 2);
+  const StepProgram program = one_forward_one_backward(2, 2);
   const Costs costs = equal_stages(2, 1, 2);
   const std::vector<Extra> extras = {{.rank = 0, .seconds = 2.5, .ready = {Work::backward, 0, 1}, .serves_step = 1}};
   const Filled filled = fill(program, extras, costs, {});
@@ -122,7 +122,7 @@ TEST(FillTest, AnExtraMayServeTheNextCycle) {
 }
 
 TEST(FillTest, HeldBytesStayBelowTheLimit) {
-  const Program program = one_forward_one_backward(4, 8);
+  const StepProgram program = one_forward_one_backward(4, 8);
   const Costs costs = equal_stages(4, 1, 2);
   const auto extras = statistics_and_decompositions(program, 0.5, 1, /*serves_step=*/2);
   const Filled free = fill(program, extras, costs, {.steps = 3});
@@ -133,7 +133,7 @@ TEST(FillTest, HeldBytesStayBelowTheLimit) {
 }
 
 TEST(FillTest, BadExtrasAreRefusedByNumber) {
-  const Program program = one_forward_one_backward(2, 2);
+  const StepProgram program = one_forward_one_backward(2, 2);
   const Costs costs = equal_stages(2, 1, 2);
   const Extra good{.rank = 1, .seconds = 1, .ready = {Work::forward, 1, 0}, .serves_step = 0};
   const auto refused = [&](auto change) -> std::string {
@@ -158,7 +158,7 @@ TEST(FillTest, BadExtrasAreRefusedByNumber) {
 }
 
 struct RandomCase {
-  Program program;
+  StepProgram program;
   Costs costs;
   std::vector<Extra> extras;
   int steps = 1;
@@ -269,7 +269,7 @@ TEST(FillTest, IsNearTheBestOfAllOrders) {
 
 TEST(RerunTest, KeepsToTheOrderWhenTimesAreOthers) {
   // Two ranks, one micro-batch: rank 1 waits for a forward of 1 s and then for nothing, rank 0 for 3 s.
-  const Program program = one_forward_one_backward(2, 1);
+  const StepProgram program = one_forward_one_backward(2, 1);
   Costs costs = equal_stages(2, 1, 2);
   const std::vector<Extra> extras{{.rank = 0, .seconds = 2, .ready = {Work::forward, 0, 0}, .serves_step = 0}};
   const Filled filled = fill(program, extras, costs, {});
@@ -283,7 +283,7 @@ TEST(RerunTest, KeepsToTheOrderWhenTimesAreOthers) {
 }
 
 TEST(RerunTest, ACycleOfTheSameTimesIsTheOneThatWasFilled) {
-  const Program program = one_forward_one_backward(4, 4);
+  const StepProgram program = one_forward_one_backward(4, 4);
   const Costs costs = equal_stages(4, 29.24, 49.35);
   const auto extras = statistics_and_decompositions(program, 76.64 / 2, 215);
   const Filled filled = fill(program, extras, costs, {.steps = 3});
@@ -302,7 +302,7 @@ TEST(RerunTest, ACycleOfTheSameTimesIsTheOneThatWasFilled) {
 }
 
 TEST(RerunTest, AnOrderThatWaitsForEverIsRefused) {
-  const Program program = one_forward_one_backward(2, 2);
+  const StepProgram program = one_forward_one_backward(2, 2);
   const Costs costs = equal_stages(2, 1, 2);
   Filled filled = fill(program, {}, costs, {});
   std::swap(filled.items[1][0].front(), filled.items[1][0].back());

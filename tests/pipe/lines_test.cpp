@@ -21,7 +21,7 @@ TEST(LinesTest, AnEdgeBetweenRanksHasALineEachWay) {
 TEST(LinesTest, StagesOfOneRankNeedNone) {
   EXPECT_TRUE(lines(interleaved(1, 2, 3)).empty());
   // A U-Net: rank r has level r on the way down and on the way up. The skips and the bottom stay where they are.
-  Program u_net = gpipe(6, 2);
+  StepProgram u_net = gpipe(6, 2);
   u_net.graph.rank_of = {{0, 1, 2, 2, 1, 0}};
   u_net.graph.edges.insert(u_net.graph.edges.end(), {{0, 5}, {1, 4}});
   EXPECT_EQ(lines(u_net).size(), 8u);
@@ -44,7 +44,7 @@ TEST(LinesTest, ASlotAtEachEndIsEnoughForOneForwardOneBackward) {
 
 TEST(LinesTest, ARankThatTakesMessagesLateNeedsMoreSlots) {
   // Rank 0 sends all activations before it takes an error; rank 1 sends its errors at once.
-  Program program{.graph = chain(2, 2), .copy_of = std::vector<int>(12, 0), .items = {{}, {}}};
+  StepProgram program{.graph = chain(2, 2), .copy_of = std::vector<int>(12, 0), .items = {{}, {}}};
   for (int m = 0; m < 12; ++m) program.items[0].push_back({Work::forward, 0, m});
   for (int m = 0; m < 12; ++m) program.items[0].push_back({Work::backward, 0, m});
   for (int m = 0; m < 12; ++m) {
@@ -58,14 +58,14 @@ TEST(LinesTest, ARankThatTakesMessagesLateNeedsMoreSlots) {
 }
 
 TEST(LinesTest, AProgramMayLackBackwards) {
-  Program program = one_forward_one_backward(4, 6);
+  StepProgram program = one_forward_one_backward(4, 6);
   for (auto& items : program.items) std::erase_if(items, [](const Item& item) { return item.work != Work::forward; });
   EXPECT_EQ(slots_needed(program), 1);
 }
 
 TEST(LinesTest, ProgramsThatNoSlotsHelpAreRefused) {
   // Each rank begins with what the other one's second item makes.
-  Program program{.graph = chain(2, 2), .copy_of = {0}, .items = {{}, {}}};
+  StepProgram program{.graph = chain(2, 2), .copy_of = {0}, .items = {{}, {}}};
   program.items[0] = {{Work::backward, 0, 0}, {Work::forward, 0, 0}};
   program.items[1] = {{Work::forward, 1, 0}, {Work::backward, 1, 0}};
   testing::expect_refusal([&] { slots_needed(program); }, {"ranks wait for each other for ever"});

@@ -11,7 +11,7 @@
 namespace spillway::pipe {
 namespace {
 
-std::string refusal(const Program& program) {
+std::string refusal(const StepProgram& program) {
   try {
     check(program);
   } catch (const BadRequest& error) {
@@ -20,19 +20,19 @@ std::string refusal(const Program& program) {
   return "";
 }
 
-void expect_refused(const Program& program, const std::string& part) {
+void expect_refused(const StepProgram& program, const std::string& part) {
   const std::string found = refusal(program);
   EXPECT_NE(found.find(part), std::string::npos) << "'" << found << "' for '" << part << "'";
 }
 
 TEST(ProgramTest, EverySchedulePassesItsCheck) {
-  for (const Program& program :
+  for (const StepProgram& program :
        {gpipe(3, 5), one_forward_one_backward(3, 5), interleaved(2, 4, 2), chimera(4, 8), zero_bubble(3, 5)})
     EXPECT_EQ(refusal(program), "");
 }
 
 TEST(ProgramTest, AMissingItemIsNamed) {
-  Program program = gpipe(2, 2);
+  StepProgram program = gpipe(2, 2);
   program.items[1].erase(program.items[1].begin());
   expect_refused(program, "forward of stage 1, micro-batch 0 is missing");
   program = zero_bubble(2, 2);
@@ -44,7 +44,7 @@ TEST(ProgramTest, AMissingItemIsNamed) {
 }
 
 TEST(ProgramTest, ItemsThatDoNotBelongAreNamed) {
-  Program program = gpipe(2, 2);
+  StepProgram program = gpipe(2, 2);
   program.items[0].insert(program.items[0].begin(), program.items[0].front());
   expect_refused(program, "forward of stage 0, micro-batch 0 is there twice");
   program = gpipe(2, 2);
@@ -65,13 +65,13 @@ TEST(ProgramTest, ItemsThatDoNotBelongAreNamed) {
 }
 
 TEST(ProgramTest, RanksThatWaitForEachOtherAreRefused) {
-  Program program = gpipe(2, 1);
+  StepProgram program = gpipe(2, 1);
   std::swap(program.items[1][0], program.items[1][1]);  // its backward before its forward
   expect_refused(program, "for ever: rank 0 before backward of stage 0, micro-batch 0");
 }
 
 TEST(ProgramTest, TheEndsOfAChannelHaveOneOrder) {
-  Program program = gpipe(2, 2);
+  StepProgram program = gpipe(2, 2);
   std::swap(program.items[1][0], program.items[1][1]);
   expect_refused(program, "stage 1 takes the activations of stage 0 in another order");
   program = gpipe(2, 2);
@@ -87,7 +87,7 @@ TEST(ProgramTest, SizesAreChecked) {
 
 // A skip connection is an edge like others: its reader waits for it.
 TEST(ProgramTest, SkipsAreEdges) {
-  Program program = gpipe(3, 2);
+  StepProgram program = gpipe(3, 2);
   program.graph.edges.push_back({0, 2});
   EXPECT_EQ(refusal(program), "");
   const auto needs = program.needs({Work::forward, 2, 1}, 2);

@@ -21,7 +21,7 @@ class SchedulesTest : public ::testing::TestWithParam<Case> {
  protected:
   int ranks() const { return GetParam().ranks; }
   int micro_batches() const { return GetParam().micro_batches; }
-  Replayed replayed(const Program& program, double scale = 1) const {
+  Replayed replayed(const StepProgram& program, double scale = 1) const {
     check(program);
     return replay(program, equal_stages(program.graph.stages, kForward * scale, kBackward * scale));
   }
@@ -60,7 +60,7 @@ TEST_P(SchedulesTest, ChimeraWaitsForBackwardsAlone) {
     EXPECT_THROW((void)chimera(ranks(), micro_batches()), BadRequest);
     return;
   }
-  const Program program = chimera(ranks(), micro_batches());
+  const StepProgram program = chimera(ranks(), micro_batches());
   const Replayed all = replayed(program);
   if (micro_batches() == ranks()) {
     EXPECT_NEAR(all.seconds, ranks() * kForward + (2 * ranks() - 2) * kBackward, 1e-9);
@@ -71,7 +71,7 @@ TEST_P(SchedulesTest, ChimeraWaitsForBackwardsAlone) {
 }
 
 TEST_P(SchedulesTest, ZeroBubbleFillsWaitsWithGradientsOfWeights) {
-  const Program program = zero_bubble(ranks(), micro_batches());
+  const StepProgram program = zero_bubble(ranks(), micro_batches());
   check(program);
   if (micro_batches() < ranks()) return;
   for (double weight_share : {0.3, 0.45}) {

@@ -17,7 +17,7 @@ namespace {
 constexpr int kSteps = 3;
 
 struct Case {
-  Program program;
+  StepProgram program;
   Costs costs;
   std::vector<Extra> extras = {};
 };

@@ -43,7 +43,7 @@ TEST(TurnsTest, WrongIntervalsAreRefused) {
 /// A pipeline of equal stages with some layers each, whose statistics and decompositions take as long everywhere.
 struct Rolling {
   static constexpr int kRanks = 4, kLayers = 12;
-  Program program = one_forward_one_backward(kRanks, kRanks);
+  StepProgram program = one_forward_one_backward(kRanks, kRanks);
   Costs costs = equal_stages(kRanks, 29.24, 49.35);
   double statistics = 76.64 / kLayers, decomposition = 215.0 / kLayers;
 

@@ -18,7 +18,7 @@ namespace {
 constexpr auto kChimera = PublishedOrder::chimera;
 constexpr auto kGpipe = PublishedOrder::gpipe_or_1f1b;
 
-void expect_as_replayed(const pipe::Program& program, const PipelineShape& shape, const BlockTimes& block) {
+void expect_as_replayed(const pipe::StepProgram& program, const PipelineShape& shape, const BlockTimes& block) {
   const double backward = block.backward + (shape.recompute ? block.forward : 0);
   const PipelineStep step = published_step(shape, block);
   const pipe::Replayed replayed =

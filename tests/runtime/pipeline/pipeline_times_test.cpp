@@ -70,7 +70,7 @@ pipe::Costs random_costs(std::mt19937& random, double message) {
 
 /// Returns the program's items without updates, with three extras at random places of each rank. Seconds of the extras
 /// are added to `seconds`.
-RankItems with_extras(const pipe::Program& program, std::mt19937& random, std::vector<double>& seconds) {
+RankItems with_extras(const pipe::StepProgram& program, std::mt19937& random, std::vector<double>& seconds) {
   RankItems ranks;
   for (const auto& items : program.items) {
     auto& own = ranks.emplace_back();
@@ -86,7 +86,7 @@ RankItems with_extras(const pipe::Program& program, std::mt19937& random, std::v
 }
 
 /// Sets begin and end of all items: each begins when its rank is free and what it needs has come.
-void set_times(RankItems& ranks, const pipe::Program& program, const pipe::Costs& costs,
+void set_times(RankItems& ranks, const pipe::StepProgram& program, const pipe::Costs& costs,
                const std::vector<double>& extra_seconds) {
   std::map<pipe::Item, double> ends;
   std::vector<size_t> next(ranks.size(), 0);

@@ -183,7 +183,7 @@ std::vector<Case> halves_of(const Case& given, int64_t ranks) {
   std::vector<Case> halves{given, given};
   halves[0].batches.clear();
   halves[1].batches.clear();
-  const pipe::Program program = pipe::chimera(static_cast<int>(ranks), static_cast<int>(given.batches.size()));
+  const pipe::StepProgram program = pipe::chimera(static_cast<int>(ranks), static_cast<int>(given.batches.size()));
   for (size_t m = 0; m < given.batches.size(); ++m)
     halves[static_cast<size_t>(program.copy_of[m])].batches.push_back(given.batches[m]);
   return halves;
