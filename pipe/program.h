@@ -31,7 +31,8 @@ struct Item {
 /// Returns `forward of stage 2, micro-batch 0`.
 std::string describe(const Item& item);
 
-/// A stage that reads an earlier one. Activations go along the edge in forward, and errors back in backward.
+/// A stage that reads an earlier one. Activations go along the edge in forward. Their gradients
+/// go back in backward.
 struct Edge {
   int from = 0, to = 0;
 };
@@ -57,7 +58,7 @@ struct StepProgram {
   int micro_batches() const { return static_cast<int>(copy_of.size()); }
   /// Returns the rank that does a micro-batch's work of a stage.
   int rank_of(int stage, int micro_batch) const { return graph.rank_of[copy_of[micro_batch]][stage]; }
-  /// Returns the work that errors of a stage come from.
+  /// Returns the work that makes the gradients of a stage's inputs.
   Work backward_work() const { return splits_backward ? Work::input_gradient : Work::backward; }
   /// Returns what must be done before `item` of `rank`, on any rank: an update needs all gradients of its rank, and
   /// each other item those whose results it reads.

@@ -17,7 +17,7 @@
 #include "core/median.h"
 #include "ddl/comm/communicator.h"
 #include "ddl/courier/courier.h"
-#include "pipe/lines.h"
+#include "pipe/channels.h"
 
 namespace spillway::tools {
 namespace {
@@ -87,35 +87,36 @@ class Board {
   std::exception_ptr failure_;
 };
 
-/// The ends of a program's lines at one rank.
+/// The ends of a program's channels at one rank.
 class Ends {
  public:
-  Ends(const pipe::StepProgram& program, int rank, int64_t bytes) : program_(program), lines_(pipe::lines(program)) {
+  Ends(const pipe::StepProgram& program, int rank, int64_t bytes) : program_(program), all_(pipe::channels(program)) {
     // Ranks with copies of a stage wait for each other's extras too, so no message of a step may have to wait then.
     const int slots = program.graph.rank_of.size() > 1 ? program.micro_batches() : pipe::slots_needed(program);
-    for (size_t i = 0; i < lines_.size(); ++i) {
-      const pipe::Line& line = lines_[i];
-      if (line.from_rank != rank && line.to_rank != rank) continue;
-      const bool sends = line.from_rank == rank;
-      channels_.push_back({.name = pipe::describe(line),
-                           .number = static_cast<int>(i),
-                           .peer = sends ? line.to_rank : line.from_rank,
-                           .sends = sends,
-                           .bytes = bytes,
-                           .slots = slots});
+    for (size_t i = 0; i < all_.size(); ++i) {
+      const pipe::Channel& channel = all_[i];
+      if (channel.from_rank != rank && channel.to_rank != rank) continue;
+      const bool sends = channel.from_rank == rank;
+      own_.push_back({.name = pipe::describe(channel),
+                      .number = static_cast<int>(i),
+                      .peer = sends ? channel.to_rank : channel.from_rank,
+                      .sends = sends,
+                      .bytes = bytes,
+                      .slots = slots});
     }
   }
 
-  const std::vector<ddl::Channel>& channels() const { return channels_; }
+  const std::vector<ddl::Channel>& channels() const { return own_; }
   /// Returns the channels that an item receives from, or sends to.
   std::vector<size_t> of(const pipe::Item& item, bool sends) const {
     std::vector<size_t> found;
     if (item.work == pipe::Work::update || item.work == pipe::Work::weight_gradient) return found;
-    const bool is_error = item.work != pipe::Work::forward;
-    for (size_t i = 0; i < channels_.size(); ++i) {
-      const pipe::Line& line = lines_[channels_[i].number];
-      if (channels_[i].sends == sends && line.is_error == is_error && line.copy == program_.copy_of[item.micro_batch] &&
-          (sends ? line.from_stage : line.to_stage) == item.stage)
+    const bool is_gradient = item.work != pipe::Work::forward;
+    for (size_t i = 0; i < own_.size(); ++i) {
+      const pipe::Channel& channel = all_[own_[i].number];
+      if (own_[i].sends == sends && channel.is_gradient == is_gradient &&
+          channel.copy == program_.copy_of[item.micro_batch] &&
+          (sends ? channel.from_stage : channel.to_stage) == item.stage)
         found.push_back(i);
     }
     return found;
@@ -123,8 +124,8 @@ class Ends {
 
  private:
   const pipe::StepProgram& program_;
-  const std::vector<pipe::Line> lines_;
-  std::vector<ddl::Channel> channels_;
+  const std::vector<pipe::Channel> all_;
+  std::vector<ddl::Channel> own_;
 };
 
 /// A courier with its memory, and the memory that messages are copied from and to.

@@ -4,14 +4,14 @@
 #include <vector>
 
 #include "ddl/courier/courier.h"
-#include "pipe/lines.h"
+#include "pipe/channels.h"
 
 namespace spillway::runtime {
 
 /// The messages of the passes so far along a line, at one of its ends.
 struct LineTotals {
-  int number = 0;  ///< among pipe::lines() of the program
-  pipe::Line line;
+  int number = 0;  ///< among pipe::channels() of the program
+  pipe::Channel line;
   int64_t bytes = 0;
   double waited = 0;  ///< seconds in which the rank could not go on: no message had come, or all slots were full
 };
@@ -21,7 +21,7 @@ struct LineTotals {
 class LineMeter {
  public:
   /// Adds the line of the courier's next channel.
-  void add(int number, const pipe::Line& line) { totals_.push_back({.number = number, .line = line}); }
+  void add(int number, const pipe::Channel& line) { totals_.push_back({.number = number, .line = line}); }
   void start(const ddl::Courier& courier) { before_ = totals_of(courier); }
   void stop(const ddl::Courier& courier);
   /// Returns the totals by channel.

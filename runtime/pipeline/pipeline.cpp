@@ -13,8 +13,8 @@
 #include "ddl/allreduce/tuned_allreduce.h"
 #include "ddl/comm/collectives.h"
 #include "ddl/comm/communicator.h"
+#include "pipe/channels.h"
 #include "pipe/cut.h"
-#include "pipe/lines.h"
 #include "pipe/schedules.h"
 
 namespace spillway::runtime {

@@ -16,7 +16,7 @@
 #include "core/hash.h"
 #include "ddl/comm/communicator.h"
 #include "ddl/torch/messages.h"
-#include "pipe/lines.h"
+#include "pipe/channels.h"
 #include "runtime/passes/autocast.h"
 #include "runtime/pipeline/stage.h"
 
@@ -166,11 +166,11 @@ Model::Model(std::shared_ptr<const Pipeline> pipeline, std::unique_ptr<Task> tas
 void Model::make_lines() {
   const auto& graph = plan().program.graph;
   std::vector<ddl::Channel> channels;
-  const auto all = pipe::lines(plan().program);
+  const auto all = pipe::channels(plan().program);
   // Returns the courier's channel of a line, made when it is first asked for.
   const auto channel_of = [&](int from, int to, bool errors, int direction, int64_t bytes) {
-    const auto line = std::find_if(all.begin(), all.end(), [&](const pipe::Line& l) {
-      return l.from_stage == from && l.to_stage == to && l.is_error == errors && l.copy == direction;
+    const auto line = std::find_if(all.begin(), all.end(), [&](const pipe::Channel& l) {
+      return l.from_stage == from && l.to_stage == to && l.is_gradient == errors && l.copy == direction;
     });
     if (line == all.end()) return -1;
     const bool sends = line->from_rank == pipeline_->place;

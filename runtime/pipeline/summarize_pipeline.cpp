@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ddl/comm/communicator.h"
-#include "pipe/lines.h"
+#include "pipe/channels.h"
 #include "pipe/replay.h"
 #include "runtime/pipeline/exchange.h"
 
@@ -88,9 +88,9 @@ PipelineRankSummary rank_of(const json& rank) {
 
 std::vector<PipelineChannelSummary> channels_of(const PipelineRun& run, const std::vector<json>& ranks) {
   const auto passes = static_cast<double>(std::max<int64_t>(1, run.model.totals().passes));
-  const auto lines = pipe::lines(run.pipeline.plan.program);
+  const auto lines = pipe::channels(run.pipeline.plan.program);
   std::vector<PipelineChannelSummary> channels;
-  for (const pipe::Line& line : lines)
+  for (const pipe::Channel& line : lines)
     channels.push_back({.from = line.from_stage,
                         .to = line.to_stage,
                         .from_rank = line.from_rank * run.pipeline.copies + run.pipeline.copy,

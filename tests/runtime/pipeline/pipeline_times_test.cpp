@@ -173,7 +173,7 @@ TEST(PipelineTimesTest, OnlyLearningCounts) {
       EXPECT_EQ(model->line_totals()[line].bytes, lines[line].bytes);
       EXPECT_EQ(model->line_totals()[line].waited, lines[line].waited);
     }
-    EXPECT_NE(lines[0].line.is_error, lines[1].line.is_error);
+    EXPECT_NE(lines[0].line.is_gradient, lines[1].line.is_gradient);
   });
 }
 
@@ -197,7 +197,7 @@ TEST(PipelineTimesTest, TheSummaryHasTheStepOfEveryRankAndItsPlan) {
     EXPECT_NEAR(summary.step->begin, 8 - pipeline->place, 1e-6) << "on this rank's clock";
     EXPECT_FALSE(summary.step->fills_waits);
     ASSERT_EQ(summary.step->ranks.size(), 4u);
-    EXPECT_EQ(summary.channels.size(), pipe::lines(pipeline->plan.program).size());
+    EXPECT_EQ(summary.channels.size(), pipe::channels(pipeline->plan.program).size());
     for (const PipelineChannelSummary& channel : summary.channels)
       EXPECT_EQ(channel.bytes_per_step, kMicroBatches * 6 * 20 * 4) << channel.from << " to " << channel.to;
     for (size_t place = 0; place < 4; ++place) {

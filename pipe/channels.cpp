@@ -1,4 +1,4 @@
-#include "pipe/lines.h"
+#include "pipe/channels.h"
 
 #include <algorithm>
 
@@ -7,18 +7,18 @@
 namespace spillway::pipe {
 namespace {
 
-/// The messages of a line: how many were sent, and how many were read.
+/// The messages of a channel: how many were sent, and how many were read.
 struct Traffic {
   int sent = 0, read = 0;
 };
 
-/// The run of a program whose ends keep `slots` messages. Only the order counts, not the time.
+/// A run of a program in which each end of a channel has `slots` slots. The order counts, and the time does not.
 class BoundedRun {
  public:
   BoundedRun(const StepProgram& program, int slots)
       : program_(program),
-        lines_(lines(program)),
-        traffic_(lines_.size()),
+        channels_(channels(program)),
+        traffic_(channels_.size()),
         capacity_(2 * slots),
         ranks_(program.items.size()) {}
 
@@ -40,11 +40,11 @@ class BoundedRun {
     size_t step = 0;  // of the item's reads and sends
   };
 
-  bool is_of(const Line& line, const Item& item, bool sends) const {
+  bool is_of(const Channel& channel, const Item& item, bool sends) const {
     const bool is_backward = item.work == Work::backward || item.work == Work::input_gradient;
     if (item.work != Work::forward && !is_backward) return false;
-    return line.is_error == is_backward && line.copy == program_.copy_of[item.micro_batch] &&
-           (sends ? line.from_stage : line.to_stage) == item.stage;
+    return channel.is_gradient == is_backward && channel.copy == program_.copy_of[item.micro_batch] &&
+           (sends ? channel.from_stage : channel.to_stage) == item.stage;
   }
 
   /// Does the next read or send of a rank. Returns false where it must wait, or is at its end.
@@ -52,12 +52,12 @@ class BoundedRun {
     Rank& at = ranks_[rank];
     if (at.item == program_.items[rank].size()) return false;
     const Item& item = program_.items[rank][at.item];
-    const size_t count = lines_.size();
+    const size_t count = channels_.size();
     for (; at.step < 2 * count; ++at.step) {
       const bool sends = at.step >= count;
-      const size_t line = at.step % count;
-      if (!is_of(lines_[line], item, sends)) continue;
-      Traffic& traffic = traffic_[line];
+      const size_t channel = at.step % count;
+      if (!is_of(channels_[channel], item, sends)) continue;
+      Traffic& traffic = traffic_[channel];
       if (sends ? traffic.sent - traffic.read >= capacity_ : traffic.read >= traffic.sent) return false;
       ++(sends ? traffic.sent : traffic.read);
       ++at.step;
@@ -68,7 +68,7 @@ class BoundedRun {
   }
 
   const StepProgram& program_;
-  const std::vector<Line> lines_;
+  const std::vector<Channel> channels_;
   std::vector<Traffic> traffic_;
   const int capacity_;
   std::vector<Rank> ranks_;
@@ -76,12 +76,13 @@ class BoundedRun {
 
 }  // namespace
 
-std::string describe(const Line& line) {
-  return str(line.is_error ? "errors" : "activations", " from stage ", line.from_stage, " to stage ", line.to_stage);
+std::string describe(const Channel& channel) {
+  return str(channel.is_gradient ? "errors" : "activations", " from stage ", channel.from_stage, " to stage ",
+             channel.to_stage);
 }
 
-std::vector<Line> lines(const StepProgram& program) {
-  std::vector<Line> all;
+std::vector<Channel> channels(const StepProgram& program) {
+  std::vector<Channel> all;
   for (size_t copy = 0; copy < program.graph.rank_of.size(); ++copy)
     for (const Edge& edge : program.graph.edges) {
       const auto& rank_of = program.graph.rank_of[copy];
