@@ -10,8 +10,8 @@
 #include <span>
 #include <vector>
 
+#include "pipe/costs.h"
 #include "pipe/program.h"
-#include "pipe/replay.h"
 
 namespace spillway::pipe {
 

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "pipe/costs.h"
 #include "pipe/program.h"
-#include "pipe/replay.h"
 
 namespace spillway::pipe {
 

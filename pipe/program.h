@@ -1,7 +1,7 @@
 /// Programs of pipelines: which rank does which work, in which order.
 ///
 /// A model is cut into stages, and a step's batch into micro-batches. A program lists the items of each rank.
-/// Everything else follows from it: messages, their order, and when each item can start (replay.h). So a schedule is
+/// Everything else follows from it: messages, their order, and when each item can start (simulate.h). So a schedule is
 /// data, and the simulator and the executor do the same.
 #pragma once
 #include <compare>

@@ -2,9 +2,9 @@
 #pragma once
 #include <span>
 
+#include "pipe/costs.h"
 #include "pipe/fill.h"
 #include "pipe/program.h"
-#include "pipe/replay.h"
 
 namespace spillway::pipe {
 

@@ -3,9 +3,9 @@
 #include <span>
 #include <utility>
 
+#include "pipe/costs.h"
 #include "pipe/fill.h"
 #include "pipe/program.h"
-#include "pipe/replay.h"
 
 namespace spillway::pipe {
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "benchmarks/pipeline/block_list.h"
+#include "pipe/costs.h"
 #include "pipe/program.h"
-#include "pipe/replay.h"
 
 namespace spillway::tools {
 

@@ -4,9 +4,9 @@
 #include <span>
 #include <vector>
 
+#include "pipe/costs.h"
 #include "pipe/fill.h"
 #include "pipe/program.h"
-#include "pipe/replay.h"
 
 namespace spillway::tools {
 

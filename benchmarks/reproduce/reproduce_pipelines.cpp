@@ -9,8 +9,8 @@
 #include "benchmarks/reproduce/reproduce_formulas.h"
 #include "core/error.h"
 #include "pipe/fill.h"
-#include "pipe/replay.h"
 #include "pipe/schedules.h"
+#include "pipe/simulate.h"
 
 namespace spillway::runtime {
 namespace {
@@ -110,7 +110,7 @@ Refreshed refreshed(const Pipeline& pipeline) {
   pipe::check(pipeline.program);
   const std::vector<pipe::Extra> extras = refresh_of(pipeline);
   const pipe::Filled filled = pipe::fill(pipeline.program, extras, costs, {.steps = 0});
-  Refreshed result{.before = 100 * pipe::replay(pipeline.program, costs).utilization(),
+  Refreshed result{.before = 100 * pipe::simulate(pipeline.program, costs).utilization(),
                    .one_cycle = 100 * filled.utilization(),
                    .least_steps = std::numeric_limits<int>::max()};
   const int ranks = static_cast<int>(filled.busy.size());
@@ -172,7 +172,7 @@ Reproduction pipefisher_paths(const BlockTimesSource& blocks) {
     pipe::check(program);
     table.figures.push_back(
         {title, "", published_step(shape, unit).pipeline,
-         pipe::replay(program, pipe::equal_stages(program.graph.stages, unit.forward, unit.backward)).seconds});
+         pipe::simulate(program, pipe::equal_stages(program.graph.stages, unit.forward, unit.backward)).seconds});
   };
   for (int d : {4, 8, 16}) {
     const PipelineShape equal{.stages = d, .micro_batches = d};

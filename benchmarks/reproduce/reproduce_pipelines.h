@@ -1,4 +1,4 @@
-/// Published figures of pipelines, beside those of their replay and their formulas.
+/// Published figures of pipelines, beside those of their simulation and their formulas.
 #pragma once
 #include <optional>
 #include <string>

@@ -12,7 +12,7 @@
 #include "kfac/factors/layers.h"
 #include "kfac/plan/assignment.h"
 #include "kfac/plan/step_work.h"
-#include "pipe/replay.h"
+#include "pipe/simulate.h"
 #include "runtime/models/task.h"
 #include "runtime/pipeline/pipeline.h"
 #include "runtime/training/training_run.h"
@@ -188,12 +188,12 @@ class DryPipeline {
       for (const PlacedStage& at : plan_.stages_at(pipeline.place)) costs_.stages[at.stage] = seconds[at.stage];
     }
 
-    /// Lets ranks wait as in a replay of the program.
+    /// Lets ranks wait as in a simulation of the program.
     void let_wait(std::vector<RankSteps>& all) const {
-      const pipe::Replayed replayed = pipe::replay(plan_.program, costs_);
+      const pipe::SimulatedStep simulated = pipe::simulate(plan_.program, costs_);
       for (size_t place = 0; place < all.size(); ++place) {
         std::vector<pipe::FilledItem> items;
-        for (const pipe::Span& span : replayed.spans[place])
+        for (const pipe::Span& span : simulated.spans[place])
           items.push_back({.item = span.item, .begin = span.begin, .end = span.end});
         for (KindOfStep& kind : all[place].kinds)
           if (kind.share > 0) set_waits(plan_, static_cast<int>(place), items, 0, kind.trace);

@@ -16,6 +16,7 @@
 #include "pipe/channels.h"
 #include "pipe/cut.h"
 #include "pipe/schedules.h"
+#include "pipe/simulate.h"
 
 namespace spillway::runtime {
 namespace {
@@ -266,7 +267,7 @@ PipelinePlan plan_pipeline(const PipelineOptions& options, int64_t micro_batches
   for (PipelineSchedule schedule : schedules_of_same_bits()) {
     try {
       PipelinePlan plan = plan_of(schedule, options, micro_batches, parts, profiles, parameters);
-      const double seconds = pipe::replay(plan.program, plan.costs).seconds;
+      const double seconds = pipe::simulate(plan.program, plan.costs).seconds;
       compared.emplace_back(schedule, seconds);
       if (!best || seconds < best_seconds) best = std::move(plan), best_seconds = seconds;
     } catch (const BadRequest&) {  // others may take what this one refuses, but for the first
@@ -287,10 +288,10 @@ std::string describe(const PipelinePlan& plan) {
   for (const auto& [schedule, seconds] : plan.compared)
     compared += str(compared.empty() ? " (on paper " : ", ", name(schedule), " takes ", milliseconds(seconds), " ms");
   if (!compared.empty()) compared += ")";
-  const pipe::Replayed replayed = pipe::replay(plan.program, plan.costs);
+  const pipe::SimulatedStep simulated = pipe::simulate(plan.program, plan.costs);
   return str("the model is cut into ", plan.stages(), " stages over ", plan.program.graph.ranks(), " ranks, by ",
              name(plan.schedule), compared, ": ", stages, "; with ", plan.program.micro_batches(),
-             " micro-batches ranks wait for ", static_cast<int64_t>(std::round(100 * (1 - replayed.utilization()))),
+             " micro-batches ranks wait for ", static_cast<int64_t>(std::round(100 * (1 - simulated.utilization()))),
              " % of their time");
 }
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "ddl/torch/comm.h"
+#include "pipe/costs.h"
 #include "pipe/program.h"
-#include "pipe/replay.h"
 #include "runtime/options/train_options.h"
 #include "runtime/pipeline/part_profile.h"
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "core/clock.h"
+#include "pipe/costs.h"
 #include "pipe/fill.h"
-#include "pipe/replay.h"
 
 namespace spillway::runtime {
 
@@ -35,7 +35,7 @@ class SteadyPipelineClock final : public PipelineClock {
 };
 
 /// The time that would pass if items took the seconds of `costs`, and extras those of `extra_seconds`, by their number.
-/// Whatever the machine does, spans are then those of pipe::replay().
+/// Whatever the machine does, spans are then those of pipe::simulate().
 class VirtualPipelineClock final : public PipelineClock {
  public:
   explicit VirtualPipelineClock(pipe::Costs costs, std::vector<double> extra_seconds = {})

@@ -5,7 +5,7 @@
 #include <limits>
 #include <map>
 
-#include "pipe/replay.h"
+#include "pipe/simulate.h"
 
 namespace spillway::runtime {
 namespace {
@@ -104,9 +104,9 @@ std::vector<Spans> planned_spans(const PipelinePlan& plan, const StepTimes& time
   } else {
     pipe::Costs costs = plan.costs;
     costs.update = update;
-    for (const auto& replayed : pipe::replay(plan.program, costs).spans) {
+    for (const auto& simulated : pipe::simulate(plan.program, costs).spans) {
       Spans& spans = ranks.emplace_back();
-      for (const auto& [item, begin, end] : replayed)
+      for (const auto& [item, begin, end] : simulated)
         spans.push_back(span_of({.item = item, .begin = begin, .end = end}, nullptr));
     }
   }

@@ -32,7 +32,7 @@ std::vector<PipelineSpan> measured_spans(const std::vector<pipe::FilledItem>& pa
                                          const RefreshInWaits* in_waits, SteadyTime zero);
 
 /// Returns each rank's planned work of the step of `times`, by place. It is what `in_waits` has planned where that step
-/// was run so; else the replay of the program with updates of `update` seconds. 0 is where the first rank begins.
+/// was run so; else the simulated program with updates of `update` seconds. 0 is where the first rank begins.
 std::vector<std::vector<PipelineSpan>> planned_spans(const PipelinePlan& plan, const StepTimes& times,
                                                      const RefreshInWaits* in_waits, double update);
 

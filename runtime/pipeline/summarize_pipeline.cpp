@@ -10,7 +10,7 @@
 
 #include "ddl/comm/communicator.h"
 #include "pipe/channels.h"
-#include "pipe/replay.h"
+#include "pipe/simulate.h"
 #include "runtime/pipeline/exchange.h"
 
 namespace spillway::runtime {
@@ -158,9 +158,9 @@ PipelineSummary summarize_pipeline(const PipelineRun& run) {
     summary.pass_seconds = std::max(summary.pass_seconds, rank["pass_seconds"].get<double>());
   }
   if (run.in_waits && run.in_waits->filled().steps() > 0) add_plan(*run.in_waits, summary);
-  const pipe::Replayed replayed = pipe::replay(plan.program, plan.costs);
-  summary.predicted_pass_seconds = replayed.seconds;
-  summary.predicted_utilization = replayed.utilization();
+  const pipe::SimulatedStep simulated = pipe::simulate(plan.program, plan.costs);
+  summary.predicted_pass_seconds = simulated.seconds;
+  summary.predicted_utilization = simulated.utilization();
   if (run.recorded_since) summary.step = step_of(run, ranks);
   return summary;
 }

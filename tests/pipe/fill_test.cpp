@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "pipe/rerun.h"
 #include "pipe/schedules.h"
+#include "pipe/simulate.h"
 
 namespace spillway::pipe {
 namespace {
@@ -43,9 +44,9 @@ TEST(FillTest, WithoutExtrasACycleIsItsSteps) {
   const StepProgram program = one_forward_one_backward(4, 6);
   const Costs costs = equal_stages(4, 1, 2);
   const Filled filled = fill(program, {}, costs, {.steps = 2});
-  EXPECT_NEAR(filled.seconds, 2 * replay(program, costs).seconds, 1e-9);
+  EXPECT_NEAR(filled.seconds, 2 * simulate(program, costs).seconds, 1e-9);
   EXPECT_NEAR(filled.exceeded_seconds(), 0, 1e-9);
-  EXPECT_NEAR(filled.utilization(), replay(program, costs).utilization(), 1e-9);
+  EXPECT_NEAR(filled.utilization(), simulate(program, costs).utilization(), 1e-9);
   for (int r = 0; r < 4; ++r)
     for (int step = 0; step < 2; ++step) {
       std::vector<Item> items;
@@ -59,7 +60,7 @@ TEST(FillTest, GradientsOfWeightsAreExtrasToo) {
   for (int ranks : {2, 3, 4, 8})
     for (int micro_batches : {ranks, 2 * ranks}) {
       const Costs costs = equal_stages(ranks, 1, 2.2, 0.4);
-      const double published = replay(zero_bubble(ranks, micro_batches), costs).seconds;
+      const double published = simulate(zero_bubble(ranks, micro_batches), costs).seconds;
       StepProgram program = zero_bubble(ranks, micro_batches);
       std::vector<Extra> extras;
       for (int r = 0; r < ranks; ++r) {
@@ -218,8 +219,8 @@ TEST(FillTest, RandomCyclesRunAsTheyWereFilled) {
       for (size_t p = 0; p < pieces[x].size(); ++p) EXPECT_EQ(pieces[x][p].second, static_cast<int>(p)) << i;
     }
     EXPECT_GE(filled.exceeded_seconds(), -1e-9) << i;
-    const double replayed = rerun(filled, one.program, one.extras, one.costs).seconds;
-    EXPECT_LE(replayed, filled.seconds * 1.001 + 1e-9) << i;
+    const double simulated = rerun(filled, one.program, one.extras, one.costs).seconds;
+    EXPECT_LE(simulated, filled.seconds * 1.001 + 1e-9) << i;
   }
 }
 

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "pipe/fill.h"
 #include "pipe/schedules.h"
+#include "pipe/simulate.h"
 
 namespace spillway::pipe {
 namespace {
@@ -72,8 +73,8 @@ struct Rolling {
 TEST(RollingTest, BubblesAreFilledInTheIntervalThatTheyHoldTheWorkOf) {
   const Rolling rolling;
   const double work = Rolling::kRanks * rolling.statistics * Rolling::kLayers + 215.0;
-  const double step = replay(rolling.program, rolling.costs).seconds;
-  const double bubble = replay(rolling.program, rolling.costs).bubble(0);
+  const double step = simulate(rolling.program, rolling.costs).seconds;
+  const double bubble = simulate(rolling.program, rolling.costs).bubble(0);
   for (int interval : {1, 2, 3}) {
     const auto extras = rolling.refresh(turns(rolling.layer_costs(), interval, std::min(interval, 2)));
     const Filled filled = fill(rolling.program, extras, rolling.costs, {.steps = interval, .margin = 0});

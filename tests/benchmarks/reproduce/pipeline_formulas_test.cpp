@@ -1,4 +1,4 @@
-// Tests of the published formulas of pipelines' steps, beside replays of the same steps.
+// Tests of the published formulas of pipelines' steps, beside simulations of the same steps.
 #include "benchmarks/reproduce/pipeline_formulas.h"
 
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "benchmarks/reproduce/block_profile.h"
-#include "pipe/replay.h"
 #include "pipe/schedules.h"
+#include "pipe/simulate.h"
 #include "tests/runtime/files.h"
 
 namespace spillway::runtime {
@@ -18,28 +18,28 @@ namespace {
 constexpr auto kChimera = PublishedOrder::chimera;
 constexpr auto kGpipe = PublishedOrder::gpipe_or_1f1b;
 
-void expect_as_replayed(const pipe::StepProgram& program, const PipelineShape& shape, const BlockTimes& block) {
+void expect_as_simulated(const pipe::StepProgram& program, const PipelineShape& shape, const BlockTimes& block) {
   const double backward = block.backward + (shape.recompute ? block.forward : 0);
   const PipelineStep step = published_step(shape, block);
-  const pipe::Replayed replayed =
-      pipe::replay(program, pipe::equal_stages(program.graph.stages, block.forward, backward));
+  const pipe::SimulatedStep simulated =
+      pipe::simulate(program, pipe::equal_stages(program.graph.stages, block.forward, backward));
   const std::string what = str("D = ", shape.stages, ", N = ", shape.micro_batches);
-  EXPECT_NEAR(step.pipeline, replayed.seconds, 1e-9 * step.pipeline) << what;
+  EXPECT_NEAR(step.pipeline, simulated.seconds, 1e-9 * step.pipeline) << what;
   for (int rank = 0; rank < shape.stages; ++rank)
-    EXPECT_NEAR(step.bubble, replayed.bubble(rank), 1e-9 * step.pipeline) << what << ", rank " << rank;
+    EXPECT_NEAR(step.bubble, simulated.bubble(rank), 1e-9 * step.pipeline) << what << ", rank " << rank;
 }
 
-TEST(PipelineFormulasTest, AreExactWhereTheReplayIs) {
+TEST(PipelineFormulasTest, AreExactWhereTheSimulationIs) {
   for (const BlockTimes& block : {BlockTimes{.forward = 1, .backward = 2}, kBertBase, kBertLarge})
     for (const bool recompute : {false, true})
       for (int d : {2, 4, 8, 16}) {
         for (int n : {d, 2 * d, 3 * d}) {
           const PipelineShape shape{.stages = d, .micro_batches = n, .recompute = recompute};
-          expect_as_replayed(pipe::gpipe(d, n), shape, block);
-          expect_as_replayed(pipe::one_forward_one_backward(d, n), shape, block);
+          expect_as_simulated(pipe::gpipe(d, n), shape, block);
+          expect_as_simulated(pipe::one_forward_one_backward(d, n), shape, block);
         }
-        expect_as_replayed(pipe::chimera(d, d),
-                           {.order = kChimera, .stages = d, .micro_batches = d, .recompute = recompute}, block);
+        expect_as_simulated(pipe::chimera(d, d),
+                            {.order = kChimera, .stages = d, .micro_batches = d, .recompute = recompute}, block);
       }
 }
 

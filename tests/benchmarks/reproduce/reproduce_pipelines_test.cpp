@@ -62,7 +62,7 @@ TEST(ReproducePipelinesTest, EachNameSaysWhatItAssumes) {
   EXPECT_FALSE(reproduce_pipeline("pipefisher-fig8", BlockTimesSource()));
 }
 
-TEST(ReproducePipelinesTest, UsesWaitsAsTheReplaySays) {
+TEST(ReproducePipelinesTest, UsesWaitsAsTheSimulationSays) {
   const Reproduction fig3 = table_of("pipefisher-fig3"), fig4 = table_of("pipefisher-fig4"),
                      fig7 = table_of("pipefisher-fig7");
   for (const std::string order : {"GPipe", "1F1B"}) {

@@ -12,6 +12,8 @@
 
 #include "ddl/comm/communicator.h"
 #include "ddl/comm/thread_world.h"
+#include "pipe/channels.h"
+#include "pipe/simulate.h"
 #include "runtime/models/task.h"
 #include "runtime/pipeline/pipelined_model.h"
 #include "runtime/pipeline/step_record.h"
@@ -192,7 +194,7 @@ TEST(PipelineTimesTest, TheSummaryHasTheStepOfEveryRankAndItsPlan) {
     run.times.finish_step();
     run.recorded_since = at(2 + pipeline->place);
     const PipelineSummary summary = summarize_pipeline(run);
-    const auto replayed = pipe::replay(pipeline->plan.program, costs);
+    const auto simulated = pipe::simulate(pipeline->plan.program, costs);
     ASSERT_TRUE(summary.step);
     EXPECT_NEAR(summary.step->begin, 8 - pipeline->place, 1e-6) << "on this rank's clock";
     EXPECT_FALSE(summary.step->fills_waits);
@@ -203,23 +205,23 @@ TEST(PipelineTimesTest, TheSummaryHasTheStepOfEveryRankAndItsPlan) {
     for (size_t place = 0; place < 4; ++place) {
       const PipelineRankStep& rank = summary.step->ranks[place];
       EXPECT_EQ(rank.rank, static_cast<int>(place));
-      const size_t items = replayed.spans[place].size() - 1;  // without the update
+      const size_t items = simulated.spans[place].size() - 1;  // without the update
       ASSERT_EQ(rank.measured.size(), items + 2);
       for (size_t i = 0; i < items; ++i) {
-        EXPECT_NEAR(rank.measured[i].begin, replayed.spans[place][i].begin, 1e-6);
-        EXPECT_EQ(rank.measured[i].micro_batch, replayed.spans[place][i].item.micro_batch);
+        EXPECT_NEAR(rank.measured[i].begin, simulated.spans[place][i].begin, 1e-6);
+        EXPECT_EQ(rank.measured[i].micro_batch, simulated.spans[place][i].item.micro_batch);
       }
       EXPECT_EQ(rank.measured[items].work, PipelineWork::exchange);
       EXPECT_EQ(rank.measured[items + 1].work, PipelineWork::update);
       EXPECT_NEAR(rank.measured[items + 1].end, 93, 1e-6);
       ASSERT_EQ(rank.planned.size(), items + 1);
       EXPECT_NEAR(rank.planned.back().end - rank.planned.back().begin, 2, 1e-9);
-      EXPECT_NEAR(summary.ranks[place].seconds.passes(), replayed.busy[place], 1e-6);
-      EXPECT_NEAR(summary.bubble(summary.ranks[place].seconds), replayed.bubble(static_cast<int>(place)), 1e-6);
+      EXPECT_NEAR(summary.ranks[place].seconds.passes(), simulated.busy[place], 1e-6);
+      EXPECT_NEAR(summary.bubble(summary.ranks[place].seconds), simulated.bubble(static_cast<int>(place)), 1e-6);
       EXPECT_EQ(summary.ranks[place].seconds[PipelineWork::update], 2);
       EXPECT_EQ(summary.ranks[place].peak_bytes, 100 + static_cast<int64_t>(place));
     }
-    EXPECT_NEAR(summary.utilization(), replayed.utilization(), 1e-6);
+    EXPECT_NEAR(summary.utilization(), simulated.utilization(), 1e-6);
   });
 }
 

@@ -12,6 +12,7 @@
 #include "ddl/comm/communicator.h"
 #include "ddl/comm/thread_world.h"
 #include "pipe/schedules.h"
+#include "pipe/simulate.h"
 #include "runtime/models/task.h"
 #include "tests/support/ddl/delayed_transport.h"
 #include "tests/support/refusal.h"
@@ -321,7 +322,7 @@ TEST(PipelinedModelTest, LossAndMetricWithoutGradientsAreThoseOfOneRank) {
   });
 }
 
-TEST(PipelinedModelTest, RunsAsTheReplaySays) {
+TEST(PipelinedModelTest, RunsAsTheSimulationSays) {
   std::mt19937 random(5);
   std::uniform_real_distribution<double> seconds(0.1, 2);
   for (PipelineSchedule schedule : {gpipe, one_forward_one_backward, interleaved, zero_bubble, chimera})
@@ -338,8 +339,8 @@ TEST(PipelinedModelTest, RunsAsTheReplaySays) {
                                              {.clock = std::make_shared<VirtualPipelineClock>(costs)});
           const auto batches = of_type(given, at::kFloat);
           model->learn(work_on(batches));
-          const auto replayed = pipe::replay(pipeline->plan.program, costs);
-          const auto& expected = replayed.spans[static_cast<size_t>(pipeline->place)];
+          const auto simulated = pipe::simulate(pipeline->plan.program, costs);
+          const auto& expected = simulated.spans[static_cast<size_t>(pipeline->place)];
           ASSERT_EQ(model->spans().size() + 1, expected.size());  // without the update
           for (size_t i = 0; i < model->spans().size(); ++i) {
             EXPECT_EQ(model->spans()[i].item, expected[i].item);

@@ -1,4 +1,4 @@
-#include "pipe/replay.h"
+#include "pipe/simulate.h"
 
 #include <algorithm>
 #include <numeric>
@@ -7,34 +7,14 @@
 
 namespace spillway::pipe {
 
-double seconds_of(const Item& item, const Costs& costs) {
-  if (item.work == Work::update) return costs.update;
-  const StageSeconds& stage = costs.stages[item.stage];
-  switch (item.work) {
-    case Work::forward:
-      return stage.forward;
-    case Work::input_gradient:
-      return stage.input_gradient;
-    case Work::weight_gradient:
-      return stage.weight_gradient;
-    default:
-      return stage.backward();
-  }
-}
-
-Costs equal_stages(int stages, double forward, double backward, double weight_share) {
-  const StageSeconds stage{forward, backward * (1 - weight_share), backward * weight_share};
-  return {.stages = std::vector<StageSeconds>(stages, stage)};
-}
-
-double Replayed::utilization() const {
+double SimulatedStep::utilization() const {
   const double work = std::accumulate(busy.begin(), busy.end(), 0.0);
   return seconds > 0 ? work / (seconds * static_cast<double>(busy.size())) : 0;
 }
 
-Replayed replay(const StepProgram& program, const Costs& costs) {
+SimulatedStep simulate(const StepProgram& program, const Costs& costs) {
   const Horizon step(program, costs, 1);
-  Replayed result{.seconds = 0};
+  SimulatedStep result{.seconds = 0};
   for (size_t rank = 0; rank < step.ranks(); ++rank) {
     std::vector<Span>& spans = result.spans.emplace_back();
     double busy = 0;
