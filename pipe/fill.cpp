@@ -20,7 +20,7 @@ constexpr int kNoDeadline = std::numeric_limits<int>::max();
 constexpr int kCycles = 4;
 /// Steps after the one in which the last extra is done, where a cycle has as many as it needs.
 constexpr int kTail = 2;
-constexpr int kMostSteps = 1024;
+constexpr int kMaxSteps = 1024;
 
 [[noreturn]] void refuse(size_t extra, const std::string& what) {
   throw BadRequest(str("[pipe] extra ", extra, " ", what));
@@ -370,7 +370,7 @@ Filled fill_cycle(const StepProgram& program, std::span<const Extra> extras, con
 Filled fill_as_needed(const StepProgram& program, std::span<const Extra> extras, const Costs& costs,
                       const FillOptions& options) {
   const std::vector<int> none(extras.size(), kNoDeadline);
-  for (int horizon_steps = 8; horizon_steps <= kMostSteps; horizon_steps *= 2) {
+  for (int horizon_steps = 8; horizon_steps <= kMaxSteps; horizon_steps *= 2) {
     const Horizon horizon(program, costs, horizon_steps);
     Filler filler(horizon, extras, instances_of(extras, none, horizon_steps, /*cycles=*/1), horizon_steps, options,
                   costs.message);
@@ -389,7 +389,7 @@ Filled fill_as_needed(const StepProgram& program, std::span<const Extra> extras,
     filled.seconds = filled.unfilled_seconds + filler.end_of(last) - horizon.end_of(last);
     return filled;
   }
-  throw BadRequest(str("[pipe] the waits of ", kMostSteps, " steps have no room for all extras"));
+  throw BadRequest(str("[pipe] the waits of ", kMaxSteps, " steps have no room for all extras"));
 }
 
 }  // namespace

@@ -16,17 +16,17 @@ StepProgram on_a_chain(int stages, int ranks, int micro_batches) {
           .items = std::vector<std::vector<Item>>(ranks)};
 }
 
-/// The forwards and backwards of a rank, in the order in which they are taken.
-struct Turns {
+/// The forwards and backwards of a rank, in order.
+struct Passes {
   std::vector<Item> forwards, backwards;
 };
 
-/// Takes `warm_up` forwards, then a forward and a backward in turn, then the other backwards, and the update.
-void take_in_turn(const Turns& turns, int64_t warm_up, std::vector<Item>& items) {
-  const auto count = std::ssize(turns.forwards);
+/// Adds `warm_up` forwards, then a forward and a backward alternately, then the other backwards, and the update.
+void alternate(const Passes& passes, int64_t warm_up, std::vector<Item>& items) {
+  const auto count = std::ssize(passes.forwards);
   for (int64_t f = 0; f < count + warm_up; ++f) {
-    if (f < count) items.push_back(turns.forwards[f]);
-    if (f >= warm_up) items.push_back(turns.backwards[f - warm_up]);
+    if (f < count) items.push_back(passes.forwards[f]);
+    if (f >= warm_up) items.push_back(passes.backwards[f - warm_up]);
   }
   items.push_back({Work::update});
 }
@@ -44,8 +44,8 @@ class ChimeraRank {
   ChimeraRank(int rank, int ranks, std::vector<Item>& items)
       : rank_(rank), ranks_(ranks), half_(ranks / 2), is_upper_(rank < half_), items_(items) {}
 
-  /// Takes the items of a unit of micro-batches. The first forwards of the unit behind it go between its last
-  /// backwards, and have been taken when that unit's turn comes.
+  /// Takes the items of a unit of micro-batches. The first forwards of the next unit go between its last backwards, so
+  /// that unit does not take them again.
   void take_unit(int unit, bool has_next) {
     const int alone = is_upper_ ? half_ - rank_ : rank_ - half_ + 1, together = half_ - alone;
     if (unit == 0) repeat(alone, [&](int i) { take(Work::forward, kMetFirst, i); });
@@ -102,12 +102,12 @@ StepProgram gpipe(int ranks, int micro_batches) {
 StepProgram one_forward_one_backward(int ranks, int micro_batches) {
   StepProgram program = on_a_chain(ranks, ranks, micro_batches);
   for (int r = 0; r < ranks; ++r) {
-    Turns turns;
+    Passes passes;
     for (int m = 0; m < micro_batches; ++m) {
-      turns.forwards.push_back({Work::forward, r, m});
-      turns.backwards.push_back({Work::backward, r, m});
+      passes.forwards.push_back({Work::forward, r, m});
+      passes.backwards.push_back({Work::backward, r, m});
     }
-    take_in_turn(turns, std::min(ranks - r - 1, micro_batches), program.items[r]);
+    alternate(passes, std::min(ranks - r - 1, micro_batches), program.items[r]);
   }
   return program;
 }
@@ -117,15 +117,15 @@ StepProgram interleaved(int ranks, int micro_batches, int chunks) {
   StepProgram program = on_a_chain(ranks * chunks, ranks, micro_batches);
   require_units("interleaved", ranks, micro_batches);
   for (int r = 0; r < ranks; ++r) {
-    Turns turns;
+    Passes passes;
     for (int unit = 0; unit < micro_batches; unit += ranks)
       for (int chunk = 0; chunk < chunks; ++chunk)
         for (int m = unit; m < unit + ranks; ++m) {
-          turns.forwards.push_back({Work::forward, chunk * ranks + r, m});
-          turns.backwards.push_back({Work::backward, (chunks - 1 - chunk) * ranks + r, m});
+          passes.forwards.push_back({Work::forward, chunk * ranks + r, m});
+          passes.backwards.push_back({Work::backward, (chunks - 1 - chunk) * ranks + r, m});
         }
     const int warm_up = chunks == 1 ? ranks - r - 1 : 2 * (ranks - r - 1) + (chunks - 1) * ranks;
-    take_in_turn(turns, std::min(warm_up, micro_batches * chunks), program.items[r]);
+    alternate(passes, std::min(warm_up, micro_batches * chunks), program.items[r]);
   }
   return program;
 }

@@ -13,8 +13,8 @@ namespace spillway::pipe {
 /// All forwards, then all backwards. Bubble: (P − 1)(T_f + T_b). N micro-batches in flight.
 StepProgram gpipe(int ranks, int micro_batches);
 
-/// P − r − 1 forwards on rank r, then a forward and a backward in turn, then the other backwards. The same bubble, and
-/// min(N, P − r) micro-batches in flight.
+/// P − r − 1 forwards on rank r, then a forward and a backward alternately, then the other backwards. The same bubble,
+/// and min(N, P − r) micro-batches in flight.
 StepProgram one_forward_one_backward(int ranks, int micro_batches);
 
 /// One forward, one backward over `chunks` stages a rank: stage s is on rank s mod P. Bubble: (P − 1)(T_f + T_b) /

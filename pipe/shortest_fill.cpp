@@ -8,7 +8,7 @@ namespace spillway::pipe {
 namespace {
 
 /// A piece of work must take some time.
-constexpr double kLeastSeconds = 1e-9;
+constexpr double kMinSeconds = 1e-9;
 
 /// Returns the gradients of weights of a cycle of steps, as work with a deadline.
 std::vector<Extra> weight_gradients(const StepProgram& program, const Costs& costs, int steps) {
@@ -17,7 +17,7 @@ std::vector<Extra> weight_gradients(const StepProgram& program, const Costs& cos
     for (int stage = 0; stage < program.graph.stages; ++stage)
       for (int m = 0; m < program.micro_batches(); ++m) {
         Extra extra{.rank = program.rank_of(stage, m),
-                    .seconds = std::max(costs.stages[stage].weight_gradient, kLeastSeconds),
+                    .seconds = std::max(costs.stages[stage].weight_gradient, kMinSeconds),
                     .ready = {Work::input_gradient, stage, m},
                     .taken_step = step,
                     .serves_step = step,

@@ -46,7 +46,7 @@ std::vector<LayerTurn> rolling_turns(const EmulatedPipeline& pipeline, const Ref
   std::vector<double> costs;
   for (const EmulatedLayer& layer : pipeline.layers) costs.push_back(layer.input.inversion + layer.output.inversion);
   const int delay = std::min(staleness, rate.steps);
-  const std::vector<pipe::Turn> first = pipe::turns(costs, rate.steps, delay);
+  const std::vector<pipe::LayerRefresh> first = pipe::rolling_refresh(costs, rate.steps, delay);
   std::vector<LayerTurn> all;
   for (int i = 0; i < rate.turns; ++i)
     for (size_t layer = 0; layer < first.size(); ++layer) {

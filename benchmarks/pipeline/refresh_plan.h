@@ -5,7 +5,7 @@
 
 #include "benchmarks/pipeline/emulated_pipeline.h"
 #include "pipe/fill.h"
-#include "pipe/turns.h"
+#include "pipe/rolling_refresh.h"
 
 namespace spillway::tools {
 
@@ -34,14 +34,14 @@ struct RefreshPlan {
 /// A turn of a layer.
 struct LayerTurn {
   size_t layer = 0;
-  pipe::Turn turn = {};
+  pipe::LayerRefresh turn = {};
 };
 
 /// The longest cycle that plan_refresh() looks at by itself.
 inline constexpr int kMostCycleSteps = 16;
 
-/// Returns the turns of a cycle in which each layer has `rate.turns` turns. A layer's first one follows pipe::turns(),
-/// and its others are evenly apart. Throws as that.
+/// Returns the turns of a cycle in which each layer has `rate.turns` turns. A layer's first one follows
+/// pipe::rolling_refresh(), and its others are evenly apart. Throws as that.
 std::vector<LayerTurn> rolling_turns(const EmulatedPipeline& pipeline, const RefreshRate& rate, int staleness);
 
 /// Returns the work of these turns: the statistics of each factor and micro-batch, and the inversion of each factor

@@ -12,7 +12,7 @@
 #include "ddl/comm/collectives.h"
 #include "kfac/comm/agreed_options.h"
 #include "kfac/factors/layers.h"
-#include "pipe/turns.h"
+#include "pipe/rolling_refresh.h"
 #include "runtime/data/blank_dataset.h"
 #include "runtime/data/open_dataset.h"
 #include "runtime/data/preload.h"
@@ -236,14 +236,14 @@ void set_refresh(RunContext& context, int64_t interval, int64_t delay) {
     double& cost = costs.emplace_back(0);
     for (const kfac::FactorShape& factor : shape.factors()) cost += kfac::decomposition_flops(shape, factor);
   }
-  const auto turns = pipe::turns(costs, static_cast<int>(interval), static_cast<int>(delay));
+  const auto refreshes = pipe::rolling_refresh(costs, static_cast<int>(interval), static_cast<int>(delay));
   const bool rolls = options.pipeline.refresh == RefreshTurns::rolling;
   for (size_t i = 0; i < shapes.size(); ++i)
     kfac.layer_curvature.push_back({.layer = shapes[i].name,
                                     .samples = kfac.factor_samples,
                                     .rank = kfac.rank_in_use(),
                                     .interval = interval,
-                                    .slot = rolls ? turns[i].taken_step : 0});
+                                    .slot = rolls ? refreshes[i].taken_step : 0});
   kfac.factor_interval = kfac.inverse_interval = static_cast<double>(interval);
   kfac.curvature_delay = delay;
 }

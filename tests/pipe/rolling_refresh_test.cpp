@@ -1,5 +1,5 @@
-// Tests of the table of turns, and of rolling refreshes.
-#include "pipe/turns.h"
+// Tests of rolling refreshes, and of cycles that they fill.
+#include "pipe/rolling_refresh.h"
 
 #include <gtest/gtest.h>
 
@@ -13,10 +13,10 @@
 namespace spillway::pipe {
 namespace {
 
-TEST(TurnsTest, StepsHaveAboutTheSameCost) {
+TEST(RollingRefreshTest, StepsHaveAboutTheSameCost) {
   const std::vector<double> costs = {9, 1, 1, 1, 4, 4, 4, 4, 2, 2, 2, 2};
   for (int interval : {1, 2, 3, 4, 6}) {
-    const auto all = turns(costs, interval, 1);
+    const auto all = rolling_refresh(costs, interval, 1);
     std::vector<double> load(interval, 0);
     for (size_t i = 0; i < costs.size(); ++i) {
       EXPECT_EQ(all[i].serves_step, all[i].taken_step + 1);
@@ -27,18 +27,18 @@ TEST(TurnsTest, StepsHaveAboutTheSameCost) {
   }
 }
 
-TEST(TurnsTest, FollowTheOrderOfLayersWhereCostsAreEqual) {
-  const auto all = turns(std::vector<double>(5, 1.0), 3, 0);
+TEST(RollingRefreshTest, FollowTheOrderOfLayersWhereCostsAreEqual) {
+  const auto all = rolling_refresh(std::vector<double>(5, 1.0), 3, 0);
   std::vector<int> taken;
-  for (const Turn& turn : all) taken.push_back(turn.taken_step);
+  for (const LayerRefresh& layer : all) taken.push_back(layer.taken_step);
   EXPECT_EQ(taken, (std::vector<int>{0, 1, 2, 0, 1}));
 }
 
-TEST(TurnsTest, WrongIntervalsAreRefused) {
+TEST(RollingRefreshTest, WrongIntervalsAreRefused) {
   const std::vector<double> costs = {1, 2};
-  EXPECT_THROW((void)turns(costs, 0, 0), BadRequest);
-  EXPECT_THROW((void)turns(costs, 2, 3), BadRequest);
-  EXPECT_THROW((void)turns(costs, 2, -1), BadRequest);
+  EXPECT_THROW((void)rolling_refresh(costs, 0, 0), BadRequest);
+  EXPECT_THROW((void)rolling_refresh(costs, 2, 3), BadRequest);
+  EXPECT_THROW((void)rolling_refresh(costs, 2, -1), BadRequest);
 }
 
 /// A pipeline of equal stages with some layers each, whose statistics and decompositions take as long everywhere.
@@ -49,11 +49,11 @@ struct Rolling {
   double statistics = 76.64 / kLayers, decomposition = 215.0 / kLayers;
 
   std::vector<double> layer_costs() const { return std::vector<double>(kLayers, kRanks * statistics + decomposition); }
-  std::vector<Extra> refresh(const std::vector<Turn>& turns) const {
+  std::vector<Extra> refresh(const std::vector<LayerRefresh>& layers) const {
     std::vector<Extra> extras;
     for (int r = 0; r < kRanks; ++r)
-      for (const Turn& turn : turns) {
-        Extra extra{.rank = r, .taken_step = turn.taken_step, .serves_step = turn.serves_step, .held_bytes = 1};
+      for (const LayerRefresh& layer : layers) {
+        Extra extra{.rank = r, .taken_step = layer.taken_step, .serves_step = layer.serves_step, .held_bytes = 1};
         std::vector<int> before;
         for (int m = 0; m < kRanks; ++m)
           for (Work work : {Work::forward, Work::backward}) {
@@ -70,13 +70,13 @@ struct Rolling {
   }
 };
 
-TEST(RollingTest, BubblesAreFilledInTheIntervalThatTheyHoldTheWorkOf) {
+TEST(RollingFillTest, BubblesAreFilledInTheIntervalThatTheyHoldTheWorkOf) {
   const Rolling rolling;
   const double work = Rolling::kRanks * rolling.statistics * Rolling::kLayers + 215.0;
   const double step = simulate(rolling.program, rolling.costs).seconds;
   const double bubble = simulate(rolling.program, rolling.costs).bubble(0);
   for (int interval : {1, 2, 3}) {
-    const auto extras = rolling.refresh(turns(rolling.layer_costs(), interval, std::min(interval, 2)));
+    const auto extras = rolling.refresh(rolling_refresh(rolling.layer_costs(), interval, std::min(interval, 2)));
     const Filled filled = fill(rolling.program, extras, rolling.costs, {.steps = interval, .margin = 0});
     const bool holds_all = interval >= work / bubble;  // from 2.21 on
     EXPECT_EQ(filled.exceeded_seconds() <= 0.001 * filled.unfilled_seconds, holds_all) << interval;
