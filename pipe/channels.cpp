@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "pipe/run_to_end.h"
 
 namespace spillway::pipe {
 namespace {
@@ -24,14 +25,8 @@ class BoundedRun {
 
   /// Returns true when every rank comes to its end.
   bool ends() {
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (size_t rank = 0; rank < ranks_.size(); ++rank)
-        while (advance(rank)) moved = true;
-    }
-    for (size_t rank = 0; rank < ranks_.size(); ++rank)
-      if (ranks_[rank].item < program_.items[rank].size()) return false;
-    return true;
+    const auto at_end = [&](int rank) { return ranks_[rank].item == program_.items[rank].size(); };
+    return !run_to_end(std::ssize(ranks_), at_end, [&](int rank) { return advance(rank); });
   }
 
  private:
@@ -47,10 +42,9 @@ class BoundedRun {
            (sends ? channel.from_stage : channel.to_stage) == item.stage;
   }
 
-  /// Does the next read or send of a rank. Returns false where it must wait, or is at its end.
-  bool advance(size_t rank) {
+  /// Does the next read or send of a rank, or ends its item. Returns false where the rank must wait.
+  bool advance(int rank) {
     Rank& at = ranks_[rank];
-    if (at.item == program_.items[rank].size()) return false;
     const Item& item = program_.items[rank][at.item];
     const size_t count = channels_.size();
     for (; at.step < 2 * count; ++at.step) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "pipe/run_to_end.h"
+
 namespace spillway::pipe {
 
 Horizon::Horizon(const StepProgram& program, const Costs& costs, int steps, std::span<const Due> due)
@@ -14,16 +16,14 @@ Horizon::Horizon(const StepProgram& program, const Costs& costs, int steps, std:
 
 void Horizon::add(const StepProgram& program, int step) {
   std::map<Item, size_t> known;
-  std::vector<size_t> next(ranks(), 0);
+  std::vector<size_t> next(of_rank_.size(), 0);
   ends_.push_back(0);
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (size_t r = 0; r < ranks(); ++r)
-      while (next[r] < program.items[r].size() && add(program, step, static_cast<int>(r), next[r], known)) {
-        ++next[r];
-        moved = true;
-      }
-  }
+  const auto at_end = [&](int rank) { return next[rank] == program.items[rank].size(); };
+  run_to_end(ranks(), at_end, [&](int rank) {
+    if (!add(program, step, rank, next[rank], known)) return false;
+    ++next[rank];
+    return true;
+  });
 }
 
 /// Adds a rank's item. Returns false when a node that it needs is not there yet.

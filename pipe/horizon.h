@@ -1,5 +1,7 @@
 /// Steps of a program that follow each other on paper: when each item runs, and how late it may run.
 #pragma once
+#include <cstdint>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <span>
@@ -46,10 +48,10 @@ class Horizon {
   /// `program` is one that check() takes, or lacks gradients of weights alone. It is not kept; `costs` is.
   Horizon(const StepProgram& program, const Costs& costs, int steps, std::span<const Due> due = {});
 
-  size_t ranks() const { return of_rank_.size(); }
+  int64_t ranks() const { return std::ssize(of_rank_); }
   size_t size() const { return nodes_.size(); }
   /// Returns the nodes of a rank, in order.
-  const std::vector<size_t>& of_rank(size_t rank) const { return of_rank_[rank]; }
+  const std::vector<size_t>& of_rank(int64_t rank) const { return of_rank_[rank]; }
   const Node& node(size_t index) const { return nodes_[index]; }
   /// Returns the time from a node's end until a node of `rank` that needs it may start.
   double message(const Node& from, int rank) const { return from.rank == rank ? 0 : costs_.message; }

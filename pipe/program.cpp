@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "pipe/run_to_end.h"
 
 namespace spillway::pipe {
 namespace {
@@ -77,26 +78,22 @@ void check_all_are_there(const StepProgram& program, const Places& places) {
   }
 }
 
-/// Runs the items as far as their needs let them.
+/// Runs each item once those that it needs are done.
 void check_that_it_ends(const StepProgram& program) {
   std::set<Item> done;
   std::vector<size_t> next(program.items.size(), 0);
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (size_t rank = 0; rank < next.size(); ++rank)
-      while (next[rank] < program.items[rank].size()) {
-        const Item& item = program.items[rank][next[rank]];
-        const auto needs = program.needs(item, static_cast<int>(rank));
-        if (!std::all_of(needs.begin(), needs.end(), [&](const Item& need) { return done.contains(need); })) break;
-        if (item.work != Work::update) done.insert(item);
-        ++next[rank];
-        moved = true;
-      }
-  }
-  for (size_t rank = 0; rank < next.size(); ++rank)
-    if (next[rank] < program.items[rank].size())
-      refuse(str("ranks wait for each other for ever: rank ", rank, " before ",
-                 describe(program.items[rank][next[rank]])));
+  const auto at_end = [&](int rank) { return next[rank] == program.items[rank].size(); };
+  const auto waiting = run_to_end(std::ssize(next), at_end, [&](int rank) {
+    const Item& item = program.items[rank][next[rank]];
+    const auto needs = program.needs(item, rank);
+    if (!std::all_of(needs.begin(), needs.end(), [&](const Item& need) { return done.contains(need); })) return false;
+    if (item.work != Work::update) done.insert(item);
+    ++next[rank];
+    return true;
+  });
+  if (waiting)
+    refuse(str("ranks wait for each other for ever: rank ", *waiting, " before ",
+               describe(program.items[*waiting][next[*waiting]])));
 }
 
 /// Checks that the micro-batches of each channel are sent in the order in which they are received.

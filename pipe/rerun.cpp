@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "pipe/run_to_end.h"
 
 namespace spillway::pipe {
 namespace {
@@ -70,13 +71,9 @@ class Rerun {
   };
 
   void run() {
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (size_t r = 0; r < ranks_.size(); ++r)
-        while (ranks_[r].next < ranks_[r].entries.size() && advance(static_cast<int>(r))) moved = true;
-    }
-    for (size_t r = 0; r < ranks_.size(); ++r)
-      if (ranks_[r].next < ranks_[r].entries.size()) throw BadRequest(str("[pipe] rank ", r, " waits for ever"));
+    const auto at_end = [&](int r) { return ranks_[r].next == ranks_[r].entries.size(); };
+    const auto waiting = run_to_end(std::ssize(ranks_), at_end, [&](int r) { return advance(r); });
+    if (waiting) throw BadRequest(str("[pipe] rank ", *waiting, " waits for ever"));
   }
 
   /// Runs the rank's next entry. Returns false where something that it needs has not been run.

@@ -15,7 +15,7 @@ double SimulatedStep::utilization() const {
 SimulatedStep simulate(const StepProgram& program, const Costs& costs) {
   const Horizon step(program, costs, 1);
   SimulatedStep result{.seconds = 0};
-  for (size_t rank = 0; rank < step.ranks(); ++rank) {
+  for (int64_t rank = 0; rank < step.ranks(); ++rank) {
     std::vector<Span>& spans = result.spans.emplace_back();
     double busy = 0;
     int in_flight = 0, most = 0;
