@@ -50,7 +50,7 @@ MeasuredRefresh measure_refresh(const EmulatedPipeline& pipeline, const RefreshO
                                      {.cycles = cycles, .messages = options.messages})
                               .cycle_seconds;
   for (int rank = 0; rank < pipeline.ranks(); ++rank)
-    result.done_in_steps = std::max(result.done_in_steps, filled.refresh_steps(rank, result.plan.extras));
+    result.done_in_steps = std::max(result.done_in_steps, filled.steps_until_done(rank, result.plan.extras));
   result.figures = {figures_of(filled, filled.seconds, alone.predicted.seconds),
                     figures_of(filled, measured, alone.measured.seconds)};
   return result;

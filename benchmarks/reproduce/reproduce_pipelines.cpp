@@ -116,7 +116,7 @@ Refreshed refreshed(const Pipeline& pipeline) {
   const int ranks = static_cast<int>(filled.busy.size());
   const double step = filled.unfilled_seconds / filled.steps();
   for (int rank = 0; rank < ranks; ++rank) {
-    const int steps = filled.refresh_steps(rank, extras);
+    const int steps = filled.steps_until_done(rank, extras);
     result.least_steps = std::min(result.least_steps, steps);
     result.most_steps = std::max(result.most_steps, steps);
     const double work = filled.busy[rank] / filled.steps() + filled.filled[rank] / steps;

@@ -96,7 +96,7 @@ TEST(FillTest, ACycleMayHaveAsManyStepsAsExtrasNeed) {
   const Filled filled = fill(program, extras, costs, {.steps = 0});
   EXPECT_EQ(filled.steps(), 3);  // the bubbles of 2.21 steps
   EXPECT_NEAR(filled.exceeded_seconds(), 0, 1e-6);
-  for (int r = 0; r < 4; ++r) EXPECT_LE(filled.refresh_steps(r, extras), 3);
+  for (int r = 0; r < 4; ++r) EXPECT_LE(filled.steps_until_done(r, extras), 3);
   EXPECT_NEAR(filled.seconds, rerun(filled, program, extras, costs).seconds, 1e-6);
 }
 
@@ -117,7 +117,7 @@ TEST(FillTest, AnExtraMayServeTheNextCycle) {
   const std::vector<Extra> extras = {{.rank = 0, .seconds = 2.5, .ready = {Work::backward, 0, 1}, .serves_step = 1}};
   const Filled filled = fill(program, extras, costs, {});
   EXPECT_NEAR(filled.exceeded_seconds(), 0, 1e-9);
-  EXPECT_EQ(filled.refresh_steps(0, extras), 2);
+  EXPECT_EQ(filled.steps_until_done(0, extras), 2);
   const auto& step = filled.items[0][0];
   EXPECT_EQ(std::count_if(step.begin(), step.end(), [](auto& item) { return item.extra == 0 && item.age == 1; }), 1);
 }

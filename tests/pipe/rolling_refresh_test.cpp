@@ -83,7 +83,7 @@ TEST(RollingFillTest, BubblesAreFilledInTheIntervalThatTheyHoldTheWorkOf) {
     if (!holds_all) continue;
     // Statistics serve two steps later at most, and some layers are held at once.
     for (int r = 0; r < Rolling::kRanks; ++r) {
-      EXPECT_LE(filled.refresh_steps(r, extras), 3);
+      EXPECT_LE(filled.steps_until_done(r, extras), 3);
       EXPECT_LT(filled.held_bytes[r], Rolling::kLayers * (2 * Rolling::kRanks + 1));
     }
     EXPECT_NEAR(filled.utilization(), (4 * (29.24 + 49.35) + work / interval) / step, 0.001);
