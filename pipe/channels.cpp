@@ -1,6 +1,7 @@
 #include "pipe/channels.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "core/error.h"
 #include "pipe/run_to_end.h"
@@ -77,13 +78,13 @@ std::string describe(const Channel& channel) {
 
 std::vector<Channel> channels(const StepProgram& program) {
   std::vector<Channel> all;
-  for (size_t copy = 0; copy < program.graph.rank_of.size(); ++copy)
+  for (int copy = 0; copy < std::ssize(program.graph.rank_of); ++copy)
     for (const Edge& edge : program.graph.edges) {
       const auto& rank_of = program.graph.rank_of[copy];
       const int from = rank_of[edge.from], to = rank_of[edge.to];
       if (from == to) continue;
-      all.push_back({edge.from, edge.to, false, static_cast<int>(copy), from, to});
-      all.push_back({edge.to, edge.from, true, static_cast<int>(copy), to, from});
+      all.push_back({edge.from, edge.to, false, copy, from, to});
+      all.push_back({edge.to, edge.from, true, copy, to, from});
     }
   return all;
 }

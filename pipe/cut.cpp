@@ -14,7 +14,7 @@ constexpr double kNoCut = std::numeric_limits<double>::infinity();
 /// The best cut of the first parts into some stages.
 struct Best {
   double longest = kNoCut, squares = kNoCut;
-  size_t begin = 0;  ///< first part of the last stage
+  int begin = 0;  ///< first part of the last stage
 };
 
 bool is_better(const Best& a, const Best& b) {
@@ -22,16 +22,16 @@ bool is_better(const Best& a, const Best& b) {
 }
 
 /// Cuts the parts within a limit. Returns nothing where no cut is within it.
-std::vector<int> cut_within(std::span<const Part> parts, size_t stages, int64_t bytes_limit) {
-  const size_t count = parts.size();
+std::vector<int> cut_within(std::span<const Part> parts, int stages, int64_t bytes_limit) {
+  const int count = static_cast<int>(parts.size());
   std::vector<std::vector<Best>> best(stages + 1, std::vector<Best>(count + 1));
   best[0][0] = {0, 0, 0};
-  for (size_t stage = 1; stage <= stages; ++stage)
-    for (size_t end = stage; end <= count; ++end) {
+  for (int stage = 1; stage <= stages; ++stage)
+    for (int end = stage; end <= count; ++end) {
       double seconds = 0;
       int64_t bytes = 0;
       // From short last stages to long ones, so that the latter win where both are as good.
-      for (size_t begin = end; begin-- > stage - 1;) {
+      for (int begin = end; begin-- > stage - 1;) {
         seconds += parts[begin].seconds;
         bytes += parts[begin].bytes;
         if (bytes > bytes_limit) break;
@@ -42,9 +42,9 @@ std::vector<int> cut_within(std::span<const Part> parts, size_t stages, int64_t 
     }
   if (best[stages][count].longest == kNoCut) return {};
   std::vector<int> sizes;
-  for (size_t stage = stages, end = count; stage > 0; --stage) {
-    const size_t begin = best[stage][end].begin;
-    sizes.push_back(static_cast<int>(end - begin));
+  for (int stage = stages, end = count; stage > 0; --stage) {
+    const int begin = best[stage][end].begin;
+    sizes.push_back(end - begin);
     end = begin;
   }
   std::reverse(sizes.begin(), sizes.end());

@@ -1,4 +1,4 @@
-/// Steps of a program that follow each other on paper: when each item runs, and how late it may run.
+/// The horizon: steps of a program that follow each other, and the earliest and the latest start of each item.
 #pragma once
 #include <cstdint>
 #include <iterator>
@@ -15,7 +15,7 @@ namespace spillway::pipe {
 
 inline constexpr double kNever = std::numeric_limits<double>::infinity();
 
-/// Work that a rank must do between an item and a later update.
+/// An extra that its rank must do between an item and a later update.
 struct Due {
   int rank = 0;
   int taken_step = 0;  ///< step of the item after which it may begin
@@ -24,9 +24,9 @@ struct Due {
   double seconds = 0;
 };
 
-/// Seconds that a node's end is before a later one's start, at least.
+/// The least time between the end of an earlier node and the start of an update, because extras must run in it.
 struct Lag {
-  size_t node = 0;
+  size_t node = 0;  ///< the earlier node
   double seconds = 0;
 };
 
@@ -34,18 +34,18 @@ struct Lag {
 struct Node {
   int step = 0, rank = 0;
   Item item = {};
-  std::vector<size_t> needs = {};  ///< nodes
-  std::vector<Lag> lags = {};      ///< by work that is due
-  double begin = 0, end = 0;       ///< the earliest possible
-  double latest = kNever;          ///< the latest start that delays no rank's last update
+  std::vector<size_t> needs = {};  ///< nodes that must end before it
+  std::vector<Lag> lags = {};      ///< of an update, to the earlier nodes of its rank
+  double begin = 0, end = 0;       ///< earliest start, and the end then
+  double latest = kNever;          ///< latest start that delays no rank's last update
   double seconds() const { return end - begin; }
 };
 
-/// Steps without a barrier between them. Each item starts when its rank is free and what it needs has come. An update
-/// also leaves time for the work that is due before it.
+/// The items of some steps, without a barrier between the steps. Each item starts when its rank is free and the results
+/// that it reads have come. An update also leaves time for the extras that are due before it.
 class Horizon {
  public:
-  /// `program` is one that check() takes, or lacks gradients of weights alone. It is not kept; `costs` is.
+  /// `program` is one that check() takes, or lacks gradients of weights alone. `costs` is kept by reference.
   Horizon(const StepProgram& program, const Costs& costs, int steps, std::span<const Due> due = {});
 
   int64_t ranks() const { return std::ssize(of_rank_); }

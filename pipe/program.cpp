@@ -1,6 +1,7 @@
 #include "pipe/program.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <utility>
@@ -31,12 +32,12 @@ const char* name(Work work) {
   throw BadRequest("[pipe] " + what);
 }
 
-/// The items of all ranks, by what they are.
+/// The rank of each item, and its place among the items of that rank.
 class Places {
  public:
   explicit Places(const StepProgram& program) : program_(program) {
-    for (size_t rank = 0; rank < program.items.size(); ++rank)
-      for (size_t i = 0; i < program.items[rank].size(); ++i) add(program.items[rank][i], static_cast<int>(rank), i);
+    for (int rank = 0; rank < std::ssize(program.items); ++rank)
+      for (size_t i = 0; i < program.items[rank].size(); ++i) add(program.items[rank][i], rank, i);
   }
   /// Returns the rank and the place of an item.
   std::pair<int, size_t> of(const Item& item) const {
@@ -98,16 +99,16 @@ void check_that_it_ends(const StepProgram& program) {
 
 /// Checks that the micro-batches of each channel are sent in the order in which they are received.
 void check_channels(const StepProgram& program, const Places& places) {
-  const auto order_of = [&](size_t copy, const auto& item_of) {
+  const auto order_of = [&](int copy, const auto& item_of) {
     std::vector<std::pair<size_t, int>> order;
     for (int m = 0; m < program.micro_batches(); ++m)
-      if (program.copy_of[m] == static_cast<int>(copy)) order.emplace_back(places.of(item_of(m)).second, m);
+      if (program.copy_of[m] == copy) order.emplace_back(places.of(item_of(m)).second, m);
     std::sort(order.begin(), order.end());
     std::vector<int> micro_batches;
     for (const auto& [place, m] : order) micro_batches.push_back(m);
     return micro_batches;
   };
-  for (size_t copy = 0; copy < program.graph.rank_of.size(); ++copy)
+  for (int copy = 0; copy < std::ssize(program.graph.rank_of); ++copy)
     for (const Edge& edge : program.graph.edges) {
       const auto forward = [&](int stage) { return [stage](int m) { return Item{Work::forward, stage, m}; }; };
       const auto backward = [&](int stage) {

@@ -1,8 +1,8 @@
-/// Programs of pipelines: which rank does which work, in which order.
+/// Programs of pipelines: which rank runs which items of a step, in which order.
 ///
 /// A model is cut into stages, and a step's batch into micro-batches. A program lists the items of each rank.
 /// Everything else follows from it: messages, their order, and when each item can start (simulate.h). So a schedule is
-/// data, and the simulator and the executor do the same.
+/// data, and the simulator and the executor run the same items.
 #pragma once
 #include <compare>
 #include <cstdint>
@@ -20,7 +20,7 @@ enum class Work : uint8_t {
   update,           ///< a rank's optimizer step
 };
 
-/// One item of a rank's work.
+/// One stage's work for one micro-batch, or an update.
 struct Item {
   Work work = Work::forward;
   int stage = -1;        ///< −1 for an update
@@ -49,6 +49,7 @@ struct Graph {
 /// Returns a chain of stages, each of which reads the one before it. Stage s is on rank s mod `ranks`.
 Graph chain(int stages, int ranks);
 
+/// The items of each rank in a step.
 struct StepProgram {
   Graph graph;
   std::vector<int> copy_of = {};              ///< by micro-batch: the copy of the model that it runs through
@@ -60,15 +61,18 @@ struct StepProgram {
   int rank_of(int stage, int micro_batch) const { return graph.rank_of[copy_of[micro_batch]][stage]; }
   /// Returns the work that makes the gradients of a stage's inputs.
   Work backward_work() const { return splits_backward ? Work::input_gradient : Work::backward; }
-  /// Returns what must be done before `item` of `rank`, on any rank: an update needs all gradients of its rank, and
-  /// each other item those whose results it reads.
+  /// Returns the items of any rank that must be done before `item` of `rank`: for an update all gradients of its rank,
+  /// for another item those whose results it reads.
   std::vector<Item> needs(const Item& item, int rank) const;
 };
 
-/// Checks a program. Throws BadRequest naming the item when one is missing, there twice, of no stage or micro-batch, of
-/// other work than splits_backward says, or on another rank than its stage; when a rank has no update, or work after
-/// it; when ranks would wait for each other for ever; and when the two ends of a channel, the messages along one edge
-/// of one copy in one direction, have other orders.
+/// Checks a program. Throws BadRequest naming the item when
+/// - it is missing, there twice, of no stage or micro-batch, of other work than splits_backward says, or on another
+/// rank
+///   than its stage;
+/// - a rank has no update, or an item after it;
+/// - ranks would wait for each other for ever;
+/// - the ends of a channel take its messages in other orders.
 void check(const StepProgram& program);
 
 }  // namespace spillway::pipe

@@ -1,7 +1,7 @@
-/// Schedules of pipelines: the orders in which ranks do their items.
+/// Schedules of pipelines: the orders in which ranks run their items.
 ///
 /// Times below are for equal stages, with P ranks, N micro-batches, T_f and T_b seconds of a rank's forward and
-/// backward of a micro-batch, and messages that take no time. The bubble is the time in which a rank waits. Sources:
+/// backward of a micro-batch, and messages that take no time. The bubble is that of each rank. Sources:
 /// Huang et al., GPipe (2019); Narayanan et al., PipeDream (2019), and Megatron-LM (2021) for `interleaved`; Li and
 /// Hoefler, Chimera (2021); Qi et al., Zero Bubble Pipeline Parallelism (2024). All are exact but Chimera, which adds
 /// gradients of its two copies in another order.

@@ -75,7 +75,7 @@ std::map<std::pair<int, Item>, int> counts(const Filled& filled) {
 TEST(ShortestFillTest, IsNeverLongerThanOneWayOrNoPlan) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     const Case made = random_case(seed);
-    const auto [filled, fills_waits] = fill_shortest(made.program, made.extras, made.costs, kSteps);
+    const auto [filled, fills_bubbles] = fill_shortest(made.program, made.extras, made.costs, kSteps);
     const Filled one = fill(made.program, made.extras, made.costs, {.steps = kSteps});
     EXPECT_LE(filled.seconds, one.seconds) << "seed " << seed;
     EXPECT_LE(filled.seconds, seconds_without_a_plan(made, one.unfilled_seconds) + 1e-9) << "seed " << seed;
@@ -101,8 +101,8 @@ TEST(ShortestFillTest, WorkThatStaysAfterThePassesIsBehindAllItemsOfItsStep) {
   int stays = 0;
   for (uint64_t seed = 0; seed < 300; ++seed) {
     const Case made = random_case(seed);
-    const auto [filled, fills_waits] = fill_shortest(made.program, made.extras, made.costs, kSteps);
-    if (fills_waits) continue;
+    const auto [filled, fills_bubbles] = fill_shortest(made.program, made.extras, made.costs, kSteps);
+    if (fills_bubbles) continue;
     ++stays;
     for (const auto& of_rank : filled.items)
       for (int step = 0; step < kSteps; ++step) {
