@@ -15,7 +15,7 @@ namespace spillway::pipe {
 /// Work of one rank that is done once in each cycle of steps.
 struct Extra {
   int rank = 0;
-  double seconds = 0;  ///< of all pieces
+  double seconds = 0;  ///< seconds of all pieces
   int pieces = 1;
   Item ready = {};              ///< it may begin when this item of its rank ends
   int taken_step = 0;           ///< the step of that item, in the cycle

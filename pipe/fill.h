@@ -1,7 +1,7 @@
 /// Extras in the bubbles of a pipeline.
 ///
-/// Source: Osawa, Li, Hoefler, PipeFisher (2023), section 3. Unlike there, an extra may use all the time by which the
-/// next item can be late without making the cycle longer, and an extra may have a deadline.
+/// Source: Osawa, Li, Hoefler, PipeFisher (2023), section 3. Unlike there, an extra may have a deadline. It may
+/// also use all the time by which the next item can be late without making the cycle longer.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -32,11 +32,12 @@ struct Filled {
 };
 
 /// Puts the extras into the bubbles of a program's steps, which follow each other without a barrier. The program is one
-/// that check() takes, or lacks gradients of weights alone, which are extras then. Each rank takes, of the extras that
-/// may begin, the one with the earliest deadline whose next piece ends in time for its next item, and of these the
-/// longest. An extra that finds no room before its deadline is done right before the update, and delays it. The result
-/// depends on the arguments alone. Cost: O(items · extras of a rank). Throws BadRequest naming the extra when it has no
-/// rank or item of the program, no seconds, or steps outside the cycle, and when extras wait for each other for ever.
+/// that check() takes, or lacks gradients of weights alone, which are extras then. A rank chooses among the
+/// extras that may begin, and whose next piece ends in time for its next item. It takes the one with the earliest
+/// deadline, and of these the longest. An extra that finds no room before its deadline is done right before the update,
+/// and delays it. The result depends on the arguments alone. Cost: O(items · extras of a rank). Throws BadRequest
+/// naming the extra when it has no rank or item of the program, no seconds, or steps outside the cycle. Throws it too
+/// when extras wait for each other for ever.
 Filled fill(const StepProgram& program, std::span<const Extra> extras, const Costs& costs, const FillOptions& options);
 
 }  // namespace spillway::pipe

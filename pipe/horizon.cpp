@@ -50,8 +50,8 @@ bool Horizon::add(const StepProgram& program, int step, int rank, size_t place, 
 }
 
 /// Returns the lags of a rank's update: one for each node after which an extra may begin that is due before the update.
-/// Its seconds are those of the due extras that may begin after this node or a later one, and of the nodes between it
-/// and the update.
+/// Its seconds are those of the due extras that may begin after this node or a later one. They include the nodes
+/// between it and the update.
 std::vector<Lag> Horizon::lags_of(int step, int rank) const {
   const auto due = due_.find({rank, step});
   if (due == due_.end()) return {};

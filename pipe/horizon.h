@@ -35,7 +35,7 @@ struct Node {
   int step = 0, rank = 0;
   Item item = {};
   std::vector<size_t> needs = {};  ///< nodes that must end before it
-  std::vector<Lag> lags = {};      ///< of an update, to the earlier nodes of its rank
+  std::vector<Lag> lags = {};      ///< earlier nodes of its rank that an update must leave time after
   double begin = 0, end = 0;       ///< earliest start, and the end then
   double latest = kNever;          ///< latest start that delays no rank's last update
   double seconds() const { return end - begin; }

@@ -31,8 +31,7 @@ struct Item {
 /// Returns `forward of stage 2, micro-batch 0`.
 std::string describe(const Item& item);
 
-/// A stage that reads an earlier one. Activations go along the edge in forward. Their gradients
-/// go back in backward.
+/// A stage that reads an earlier one. Activations go along the edge in forward, and their gradients back in backward.
 struct Edge {
   int from = 0, to = 0;
 };

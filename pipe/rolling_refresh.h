@@ -1,7 +1,7 @@
 /// The rolling refresh: which layers are refreshed in which step.
 ///
-/// It takes the statistics of some layers in each step, so that every step has work for its bubbles, and only some
-/// layers' inputs are held at once. The choice follows from costs by shape, the interval and the staleness alone. So
+/// It takes the statistics of some layers in each step. So every step has extras for its bubbles, and only some layers'
+/// inputs are held at once. The choice follows from costs by shape, the interval and the staleness alone. So
 /// the results of a step depend on no measured time.
 #pragma once
 #include <span>

@@ -1,10 +1,10 @@
 /// Schedules of pipelines: the orders in which ranks run their items.
 ///
-/// Times below are for equal stages, with P ranks, N micro-batches, T_f and T_b seconds of a rank's forward and
-/// backward of a micro-batch, and messages that take no time. The bubble is that of each rank. Sources:
-/// Huang et al., GPipe (2019); Narayanan et al., PipeDream (2019), and Megatron-LM (2021) for `interleaved`; Li and
-/// Hoefler, Chimera (2021); Qi et al., Zero Bubble Pipeline Parallelism (2024). All are exact but Chimera, which adds
-/// gradients of its two copies in another order.
+/// Times below are for equal stages and messages that take no time. There are P ranks and N micro-batches. T_f and T_b
+/// are seconds of a rank's forward and backward of a micro-batch. The bubble is that of each rank. Sources: Huang et
+/// al., GPipe (2019); Narayanan et al., PipeDream (2019), and Megatron-LM (2021) for `interleaved`; Li and Hoefler,
+/// Chimera (2021); Qi et al., Zero Bubble Pipeline Parallelism (2024). All are exact but Chimera, which adds gradients
+/// of its two copies in another order.
 #pragma once
 #include "pipe/program.h"
 
