@@ -8,7 +8,7 @@
 #include "ddl/allreduce/cost_model.h"
 #include "ddl/comm/levels.h"
 #include "runtime/planning/roofline.h"
-#include "swap/schedule/simulation.h"
+#include "swap/schedule/link_rates.h"
 
 namespace spillway::runtime {
 

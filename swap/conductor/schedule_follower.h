@@ -10,7 +10,7 @@
 #include "swap/conductor/step_planner.h"
 #include "swap/conductor/trace_recorder.h"
 #include "swap/pager/pager.h"
-#include "swap/pager/recipe_source.h"
+#include "swap/pager/replay_recipe.h"
 
 namespace spillway::swap {
 

@@ -11,7 +11,7 @@
 
 #include "swap/gate/operator_traits.h"
 #include "swap/pager/pager.h"
-#include "swap/pager/recipe_source.h"
+#include "swap/pager/replay_recipe.h"
 #include "swap/windows/window_rules.h"
 
 namespace spillway::swap {

@@ -2,14 +2,14 @@
 #pragma once
 #include <cstdint>
 #include <memory>
-#include <string_view>
-#include <vector>
 
 #include "core/category.h"
 #include "core/ids.h"
 #include "core/memory/device_memory.h"
 #include "core/timeline.h"
 #include "swap/pager/eviction_order.h"
+#include "swap/pager/page_state.h"
+#include "swap/pager/replay_recipe.h"
 #include "swap/tiers/host_copy.h"
 
 namespace spillway::swap {
@@ -31,57 +31,6 @@ class PageOwner {
   /// Gives the owner the bytes back, in `block`, which the owner now holds.
   virtual void occupy(Block* block) = 0;
 };
-
-/// Makes a page's bytes again from those of other pages.
-class ReplayRecipe {
- public:
-  struct Input {
-    PageId page;
-    uint64_t write_epoch;  ///< write epoch of the bytes that the recipe read
-  };
-  virtual ~ReplayRecipe() = default;
-  /// Returns every page that the recipe reads, each once.
-  virtual const std::vector<Input>& inputs() const = 0;
-  /// Returns the page's write epoch when its bytes were those that the recipe makes.
-  virtual uint64_t write_epoch() const = 0;
-  /// Returns a block with the bytes, which becomes the page's. Called without the pager's lock; leases its inputs
-  /// meanwhile. The inputs are alive and unchanged. Throws OutOfBudget, or the operators' errors.
-  virtual Block* run(Pager& pager) = 0;
-};
-
-/// The place of a page's bytes. PageTable::enter() refuses every change that is not in this table:
-///
-///     from            to              when
-///     (new)           resident_dirty  a storage is registered
-///     (new)           absent          a result is born in the host tier
-///     resident_dirty  paging_out      a copy to the host begins
-///     resident_dirty  discarded       the bytes are dropped, because a recipe makes them again
-///     resident_clean  resident_dirty  a user may write them, or another page needs the host copy's room
-///     resident_clean  absent          the device bytes are freed
-///     resident_clean  discarded       the bytes are dropped, because a recipe makes them again
-///     paging_out      resident_clean  the copy is done
-///     paging_out      resident_dirty  the copy failed
-///     paging_out      absent          the copy of managed memory is done: it takes the bytes away
-///     absent          paging_in       a copy to the device begins
-///     paging_in       resident_clean  the copy is done
-///     paging_in       resident_dirty  the copy of managed memory is done
-///     paging_in       absent          the copy failed, or could not begin
-///     discarded       replaying       the recipe runs
-///     replaying       resident_dirty  it made the bytes
-///     replaying       discarded       it failed
-///     any             destroyed       the storage died, or is no page any more
-enum class PageState : uint8_t {
-  resident_dirty,  ///< on the device alone
-  resident_clean,  ///< on the device, and the host copy is equal
-  paging_out,      ///< on the device; a copy to the host is under way, or done and not yet noticed
-  absent,          ///< in the host tier; managed memory: on the host, at the same address
-  paging_in,       ///< in the host tier; a copy to the device is under way, or done and not yet noticed
-  discarded,       ///< nowhere; the recipe can make them
-  replaying,       ///< nowhere; the recipe runs
-  destroyed        ///< nowhere; the record is kept until its leases end
-};
-std::string_view name(PageState state) noexcept;
-bool may_follow(PageState from, PageState to) noexcept;
 
 /// The record of one storage. A page belongs to its block (or, while absent, to the owner's null pointer). So it is
 /// destroyed when the storage dies, is resized or is given other memory, on any thread. The pager owns the fields,
@@ -112,7 +61,7 @@ struct Page {
   bool is(PageState state) const noexcept { return state_ == state; }
   bool is_managed() const noexcept { return block && block->is_managed; }
   /// True when the bytes are on the device now, though perhaps leaving.
-  bool on_device() const noexcept { return state_ <= PageState::paging_out; }
+  bool on_device() const noexcept { return is_on_device(state_); }
   /// True when operators may use the bytes: they are on the device and no copy takes them away.
   bool is_usable() const noexcept { return on_device() && !(is(PageState::paging_out) && is_managed()); }
   bool is_destroyed() const noexcept { return is(PageState::destroyed); }

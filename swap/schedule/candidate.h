@@ -31,7 +31,7 @@ struct Candidate {
   Choices choices;
   ReplayedTrace replayed;
   Actions actions;
-  std::vector<Eviction> leaves;
+  std::vector<Eviction> evictions;
   AbsenceSet on_disk;
   Simulated outcome;  ///< not feasible: only the choices count
 };

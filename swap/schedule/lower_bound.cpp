@@ -4,6 +4,7 @@
 #include <numeric>
 #include <vector>
 
+#include "core/bytes.h"
 #include "swap/schedule/replay.h"
 
 namespace spillway::swap {

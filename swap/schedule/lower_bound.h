@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "swap/schedule/simulation.h"
+#include "swap/schedule/link_rates.h"
 #include "swap/schedule/step_trace.h"
 
 namespace spillway::swap {

@@ -50,12 +50,12 @@ class Placer {
   /// Sets trigger and use of a page-in that operator in.use needs.
   void place(Actions::PageIn& in, double begin) {
     const bool prefetch_early = inputs_.prefetch_early[in.slot];
-    const int32_t left_at = last_leave_before(in.slot, in.use);
+    const int32_t left_at = last_eviction_before(in.slot, in.use);
     in.trigger = walk_back(in.use - 1, left_at, bytes_of(in), prefetch_early, begin);
     if (in.trigger >= 0 || left_at >= 0) return;
     // A page-in early in the step may come at the end of the step before, where its use is in "the next step".
     const int32_t count = inputs_.trace.operators.size();
-    const int32_t left_before = last_leave_before(in.slot, count);
+    const int32_t left_before = last_eviction_before(in.slot, count);
     const int32_t trigger = walk_back(count - 1, left_before, bytes_of(in), prefetch_early, begin + start_.back());
     if (left_before < 0 || trigger == count - 1) return;
     in = {in.slot, trigger, in.use + count};
@@ -73,10 +73,10 @@ class Placer {
 
   /// Returns the operator at which the slot left last before `use`. -1: it did not leave before, so it was absent when
   /// the step began. A slot that was born on the host never left, so this returns its birth.
-  int32_t last_leave_before(int32_t slot, int32_t use) const {
+  int32_t last_eviction_before(int32_t slot, int32_t use) const {
     int32_t at = inputs_.trace.slots[slot].birth;
-    for (const Eviction& leave : inputs_.plan.leaves)
-      if (leave.slot == slot && leave.at < use) at = std::max(at, leave.at);
+    for (const Eviction& eviction : inputs_.plan.evictions)
+      if (eviction.slot == slot && eviction.at < use) at = std::max(at, eviction.at);
     return at;
   }
 

@@ -23,10 +23,10 @@ double typical_bound(StepTrace trace, const ScheduleInputs& inputs) {
 
 /// The operators that the candidates of a search have together at most. Long steps gain little from many candidates:
 /// ResNet-50's and the U-Net's steps with K-FAC, at 50 and 75 % of their peaks, less than 0.5 % from 12 to 300 of them.
-constexpr int64_t kMostOperators = 1'000'000;
+constexpr int64_t kMaxOperators = 1'000'000;
 
 int32_t candidates_for(const StepTrace& trace, const ScheduleInputs& inputs) {
-  const int64_t most = kMostOperators / std::max<int64_t>(1, std::ssize(trace.operators));
+  const int64_t most = kMaxOperators / std::max<int64_t>(1, std::ssize(trace.operators));
   return static_cast<int32_t>(std::min<int64_t>(inputs.candidates, most));
 }
 
@@ -94,9 +94,10 @@ class Search {
     if (gaps_.empty()) find_gaps();
     std::vector<std::tuple<bool, double, const Replay*>> ordered;
     for (const auto& [gain, replay] : gaps_) {
-      const bool leaves = std::any_of(
-          best_.leaves.begin(), best_.leaves.end(),
-          [&, r = &replay](const Eviction& leave) { return best_.replayed.original_slot[leave.slot] == r->slot; });
+      const bool leaves =
+          std::any_of(best_.evictions.begin(), best_.evictions.end(), [&, r = &replay](const Eviction& eviction) {
+            return best_.replayed.original_slot[eviction.slot] == r->slot;
+          });
       ordered.emplace_back(leaves, gain, &replay);
     }
     std::stable_sort(ordered.begin(), ordered.end(), [](auto& a, auto& b) {
@@ -131,12 +132,12 @@ class Search {
   /// Tries to let every slot that leaves do so right after its use.
   void try_early_departures() {
     Choices choices = best_.choices;
-    for (const Eviction& leave : best_.leaves) {
-      const Slot& slot = best_.replayed.trace.slots[leave.slot];
-      auto after = std::lower_bound(slot.uses.begin(), slot.uses.end(), leave.at);
+    for (const Eviction& eviction : best_.evictions) {
+      const Slot& slot = best_.replayed.trace.slots[eviction.slot];
+      auto after = std::lower_bound(slot.uses.begin(), slot.uses.end(), eviction.at);
       if (after == slot.uses.begin()) continue;
       const int32_t use = best_.replayed.original_operator[*std::prev(after)];
-      if (use >= 0) choices.evict_after_use.insert({best_.replayed.original_slot[leave.slot], use});
+      if (use >= 0) choices.evict_after_use.insert({best_.replayed.original_slot[eviction.slot], use});
     }
     attempt(choices);
     choices = best_.choices;
@@ -226,8 +227,8 @@ class Search {
     std::vector<std::tuple<bool, int64_t, int32_t>> slots;
     for (int32_t s = 0; s < std::ssize(trace_.slots); ++s) {
       const Slot& slot = trace_.slots[s];
-      const bool leaves = std::any_of(best_.leaves.begin(), best_.leaves.end(), [&](const Eviction& leave) {
-        return best_.replayed.original_slot[leave.slot] == s;
+      const bool leaves = std::any_of(best_.evictions.begin(), best_.evictions.end(), [&](const Eviction& eviction) {
+        return best_.replayed.original_slot[eviction.slot] == s;
       });
       const bool gap =
           std::any_of(slot.uses.begin(), slot.uses.end(), [&](int32_t use) { return idle_after(slot, use); });
@@ -306,7 +307,7 @@ Schedule translate(const StepTrace& trace, Candidate candidate) {
   schedule.replays = std::move(candidate.choices.replays);
   schedule.simulated_actions = std::move(candidate.actions);
   schedule.simulated_on_disk = std::move(candidate.on_disk);
-  schedule.host_bytes = host_peak_bytes(candidate.replayed.trace, candidate.leaves);
+  schedule.host_bytes = host_peak_bytes(candidate.replayed.trace, candidate.evictions);
   take_prediction(schedule, candidate.outcome);
   return schedule;
 }
@@ -335,7 +336,7 @@ Schedule make_schedule(const StepTrace& trace, const ScheduleInputs& given) {
   if (schedule.on_demand) {
     schedule.resident_bytes = on_demand.resident_bytes;
     schedule.ends = on_demand.ends;
-    schedule.host_bytes = host_peak_bytes(trace, on_demand.leaves);
+    schedule.host_bytes = host_peak_bytes(trace, on_demand.evictions);
     take_prediction(schedule, on_demand);
   }
   schedule.predicted_peak_bytes = std::max(schedule.predicted_peak_bytes, on_demand.peak_bytes);

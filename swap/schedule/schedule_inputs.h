@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "core/bytes.h"
-#include "swap/schedule/simulation.h"
+#include "swap/schedule/link_rates.h"
 
 namespace spillway::swap {
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "swap/schedule/simulation.h"
+#include "swap/schedule/link_rates.h"
 #include "swap/schedule/step_trace.h"
 
 namespace spillway::swap {

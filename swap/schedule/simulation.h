@@ -7,26 +7,10 @@
 
 #include "core/bytes.h"
 #include "swap/pager/eviction_order.h"
+#include "swap/schedule/link_rates.h"
 #include "swap/schedule/step_trace.h"
 
 namespace spillway::swap {
-
-/// Rates of the copy lanes while operators run.
-struct LinkRates {
-  double out_bytes_per_second = 4e9;
-  double in_bytes_per_second = 4e9;
-  /// Seconds that compute loses for each second of copying, because they share cores and the memory bus.
-  double compute_slowdown = 0;
-  /// Seconds that compute loses for each second of a message, because they share cores.
-  double message_slowdown = 0;
-  /// The rates of pages that the host has no room for.
-  double to_disk_bytes_per_second = 1e9;
-  double from_disk_bytes_per_second = 1e9;
-};
-
-/// Returns the seconds that a rank's compute loses for each second of one more thread of the rank: 0 where the `cores`
-/// of the host are more than the `threads` of all its ranks. Else that thread takes its time from those of its rank.
-double loss_beside_a_thread(int ranks_of_host, int threads_of_rank, int cores);
 
 /// Actions on slots, each tied to an operator of a trace. Index -1, the step's beginning, is an operator here too.
 struct Actions {
@@ -64,7 +48,7 @@ struct Simulated {
   int64_t bytes_in = 0;
   std::vector<double> ends;             ///< seconds from the step's beginning to each operator's end
   std::vector<int64_t> resident_bytes;  ///< bytes while each operator ran, its own and unpaged ones included
-  std::vector<Eviction> leaves;
+  std::vector<Eviction> evictions;
   std::vector<Actions::PageIn> demanded;  ///< page-ins that an operator had to ask for; trigger = use - 1
 };
 

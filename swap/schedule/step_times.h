@@ -3,7 +3,7 @@
 #include <deque>
 #include <vector>
 
-#include "swap/schedule/simulation.h"
+#include "swap/schedule/link_rates.h"
 #include "swap/schedule/step_trace.h"
 #include "swap/tiers/copy_totals.h"
 

@@ -101,17 +101,17 @@ TEST(HostOverflowTest, WhatIsNeededLastGoesToDiskWhereTooMuchIsAwayAtOnce) {
   StepTrace trace;
   trace.operators.resize(10);
   trace.slots = {{.bytes = 3}, {.bytes = 3}, {.bytes = 3}, {.bytes = 3}};
-  const std::vector<Eviction> leaves = {
+  const std::vector<Eviction> evictions = {
       {.slot = 0, .at = 1, .back_at = 9, .copied = true},   // beyond the end of the next slot's absence
       {.slot = 1, .at = 2, .back_at = 5, .copied = true},   // the host has room for these two
       {.slot = 2, .at = 4, .back_at = 7, .copied = true},   // but not for three: the first is needed last
       {.slot = 3, .at = 8, .back_at = 13, .copied = true},  // comes back in the next step, in operator 3
       {.slot = 1, .at = 6, .back_at = kNextUseUnknown, .copied = false}};
-  EXPECT_EQ(overflow(trace, leaves, 6), (AbsenceSet{{0, 9}}));
-  EXPECT_EQ(overflow(trace, leaves, 5), (AbsenceSet{{0, 9}, {1, 5}, {2, 7}})) << "one at a time, the soonest";
-  EXPECT_EQ(overflow(trace, leaves, 2), (AbsenceSet{{0, 9}, {1, 5}, {2, 7}, {3, 3}}));
-  EXPECT_TRUE(overflow(trace, leaves, 9).empty());
-  EXPECT_TRUE(overflow(trace, leaves, kUnlimitedBytes).empty());
+  EXPECT_EQ(overflow(trace, evictions, 6), (AbsenceSet{{0, 9}}));
+  EXPECT_EQ(overflow(trace, evictions, 5), (AbsenceSet{{0, 9}, {1, 5}, {2, 7}})) << "one at a time, the soonest";
+  EXPECT_EQ(overflow(trace, evictions, 2), (AbsenceSet{{0, 9}, {1, 5}, {2, 7}, {3, 3}}));
+  EXPECT_TRUE(overflow(trace, evictions, 9).empty());
+  EXPECT_TRUE(overflow(trace, evictions, kUnlimitedBytes).empty());
 }
 
 TEST(ScheduleTest, WhatTheHostHasNoRoomForIsFetchedEarlierAndChargedAtTheDisksRate) {

@@ -240,7 +240,7 @@ TEST(SimulationTest, EvictsWhatThePagerEvicts) {
     const Simulated simulated = simulate(trace, {.budget_bytes = budget, .small_bytes = small_charge, .rates = &quick});
     ASSERT_TRUE(simulated.feasible);
     std::map<int32_t, std::set<int32_t>> expected, found;
-    for (const Eviction& leave : simulated.leaves) expected[leave.at].insert(leave.slot);
+    for (const Eviction& eviction : simulated.evictions) expected[eviction.at].insert(eviction.slot);
 
     Machine machine(trace, budget, kSmall, 1e29);
     for (int step = 0; step < 2; ++step) {
@@ -266,7 +266,7 @@ TEST(SimulationTest, EvictsWhatThePagerEvicts) {
       }
     }
     EXPECT_EQ(found, expected) << "round " << round;
-    compared += static_cast<int64_t>(simulated.leaves.size());
+    compared += static_cast<int64_t>(simulated.evictions.size());
     if (HasFailure()) return;
   }
   EXPECT_GT(compared, 100);

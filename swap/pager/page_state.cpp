@@ -1,4 +1,4 @@
-#include "swap/pager/page.h"
+#include "swap/pager/page_state.h"
 
 #include <array>
 
