@@ -20,7 +20,6 @@
 #include "core/json_text.h"
 #include "core/new_file.h"
 #include "runtime/dry_runs/host_gaps.h"
-#include "swap/shapes/copy_rates.h"
 
 namespace spillway::runtime {
 namespace {

@@ -6,12 +6,16 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <cstring>
 #include <exception>
 #include <mutex>
 #include <numeric>
 #include <optional>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "core/clock.h"
 #include "core/error.h"
@@ -211,7 +215,7 @@ at::Tensor filled(const at::Tensor& shape, bool solves) {
 double seconds_of(const c10::OperatorHandle& op, const CallArguments& shapes, const at::Tensor& pass) {
   constexpr int64_t kCachedBytes = 1 << 20;
   constexpr double kEnough = 0.003;
-  constexpr size_t kMostRuns = 17;
+  constexpr size_t kMaxRuns = 17;
   const std::string& name = op.schema().name();
   const bool solves = name.find("linalg") != std::string::npos || name.find("cholesky") != std::string::npos ||
                       name.find("eigh") != std::string::npos;
@@ -221,7 +225,7 @@ double seconds_of(const c10::OperatorHandle& op, const CallArguments& shapes, co
   std::vector<double> seconds;
   double total = 0;
   const bool is_large = bytes_of(arguments) >= kCachedBytes;
-  while (seconds.size() < 2 || (!is_large && total < kEnough && seconds.size() < kMostRuns)) {
+  while (seconds.size() < 2 || (!is_large && total < kEnough && seconds.size() < kMaxRuns)) {
     if (is_large) pass.add_(1);
     torch::jit::Stack stack(arguments.begin(), arguments.end());
     const auto start = Clock::now();
@@ -299,6 +303,24 @@ void MeasuredTimes::measure() {
         of_rounds.push_back(seconds_of_last(call.op, call.halves, last[key], pass));
   for (auto& [key, of_rounds] : seconds) seconds_[key] = median(std::move(of_rounds));
   noted_.clear();
+}
+
+double measure_copy_rate() {
+  constexpr int64_t kBytes = int64_t{64} << 20;
+  constexpr int kCopies = 8;
+  std::vector<char> from(kBytes, 1), to(kBytes, 2);
+  const at::Tensor left = at::ones({512, 512}), right = at::ones({512, 512});
+  std::atomic<bool> done = false;
+  double seconds = 0;
+  std::thread copier([&] {
+    const auto start = Clock::now();
+    for (int i = 0; i < kCopies; ++i) std::memcpy(to.data(), from.data(), kBytes);
+    seconds = seconds_since(start);
+    done = true;
+  });
+  while (!done) (void)at::mm(left, right);
+  copier.join();
+  return static_cast<double>(kBytes) * kCopies / seconds;
 }
 
 }  // namespace spillway::swap

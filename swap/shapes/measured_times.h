@@ -1,4 +1,4 @@
-/// Times of kernels as this machine takes them.
+/// Times of kernels and copies as this machine takes them.
 #pragma once
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -56,5 +56,9 @@ class MeasuredTimes final : public KernelTimes {
   std::map<std::string, double> seconds_;
   std::map<std::string, Call> noted_;
 };
+
+/// Measures how many bytes a second one thread copies between large buffers while the other threads multiply matrices.
+/// Takes 0.2 s.
+double measure_copy_rate();
 
 }  // namespace spillway::swap

@@ -8,7 +8,7 @@
 
 namespace spillway::swap {
 
-/// Returns an operator's results, uninitialized.
+/// Returns an operator's results, or its scratch, uninitialized.
 using ShapeRule = std::vector<at::Tensor> (*)(c10::ArrayRef<c10::IValue> arguments);
 
 /// Returns the rule of an operator; nullptr when there is none. With `on_gpu` a convolution allocates its results
@@ -19,5 +19,8 @@ ShapeRule shape_rule_of(const c10::FunctionSchema& schema, bool on_gpu = false);
 /// A GPU's kernels have none, but for decompositions.
 std::vector<at::Tensor> scratch_of(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments,
                                    bool on_gpu = false);
+
+/// Returns an uninitialized vector of `size` in the type in which norms keep their statistics of `input`.
+at::Tensor statistics(const at::Tensor& input, at::IntArrayRef size);
 
 }  // namespace spillway::swap

@@ -1,12 +1,18 @@
-#include "swap/gate/tensor_list_error.h"
+#include "swap/gate/operator_lease.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <string>
 
 #include "core/bytes.h"
+#include "core/error.h"
 
 namespace spillway::swap {
+namespace {
 
+/// Returns `error`, raised while the arguments of `op` on top of `stack` were leased, with the contents of its lists
+/// (name, number of tensors, bytes). For fused optimizer kernels it adds the replacement to use. Returns `error`
+/// unchanged when `op` has no list.
 OutOfBudget naming_lists(const OutOfBudget& error, const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   const c10::FunctionSchema& schema = op.schema();
   const size_t count = schema.arguments().size();
@@ -33,6 +39,18 @@ OutOfBudget naming_lists(const OutOfBudget& error, const c10::OperatorHandle& op
       str("[gate] ", schema.name(), " takes its lists whole: ", lists, ", together ", format_bytes(together),
           " of a budget of ", format_bytes(error.budget_bytes()), advice, ". ", error.what()),
       error.requested_bytes(), error.budget_bytes());
+}
+
+}  // namespace
+
+void OperatorLease::lease(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  try {
+    if (!streamed.empty()) session_.pager.replayer().replay_before_use(streamed);
+    if (!uses.empty()) session_.pager.lease(uses, session_.conductor.user());
+  } catch (const OutOfBudget& error) {
+    throw naming_lists(error, op, stack);
+  }
+  leased_ = true;
 }
 
 }  // namespace spillway::swap
