@@ -68,11 +68,11 @@ Digest sha256(std::string_view text) {
   std::string padded(text);
   padded += '\x80';
   padded.append((2 * kBlock - 8 - padded.size() % kBlock) % kBlock, '\0');
-  const uint64_t bits = 8 * static_cast<uint64_t>(text.size());
+  const uint64_t bits = 8 * text.size();
   for (int shift = 56; shift >= 0; shift -= 8) padded += static_cast<char>(bits >> shift);
   for (size_t at = 0; at < padded.size(); at += kBlock) fold(state, std::string_view(padded).substr(at, kBlock));
   Digest digest{};
-  for (size_t i = 0; i < digest.size(); ++i) digest[i] = static_cast<uint8_t>(state[i / 4] >> (24 - 8 * (i % 4)));
+  for (size_t i = 0; i < digest.size(); ++i) digest[i] = state[i / 4] >> (24 - 8 * (i % 4));
   return digest;
 }
 

@@ -38,7 +38,7 @@ Meeting::Meeting(SocketEndpoint& endpoint, Rendezvous& rendezvous, milliseconds 
     : endpoint_(endpoint),
       rendezvous_(rendezvous),
       deadline_(deadline),
-      size_(static_cast<int>(endpoint.peers_.size())),
+      size_(std::ssize(endpoint.peers_)),
       ways_(size_) {}
 
 void Meeting::hold() {
@@ -180,7 +180,7 @@ void Meeting::end_well() {
   for (int rank = 0; rank < size_; ++rank) {
     SocketEndpoint::Peer& peer = endpoint_.peers_[rank];
     const auto found = std::find(names.begin(), names.end(), peer.address.host);
-    endpoint_.hosts_.push_back(static_cast<int>(found - names.begin()));
+    endpoint_.hosts_.push_back(found - names.begin());
     if (found == names.end()) names.push_back(peer.address.host);
     needs_tcp |= peer.came_by_tcp;
     if (endpoint_.is_local(rank) && peer.by_tcp)
@@ -204,7 +204,13 @@ void Meeting::sleep(Clock::time_point end) {
       polled.push_back({way.socket.fd(), static_cast<short>(way.sent_hello ? POLLIN : POLLOUT), 0});
   }
   const auto left = std::chrono::ceil<milliseconds>(until - Clock::now());
-  poll(polled.data(), polled.size(), static_cast<int>(std::clamp<int64_t>(left.count(), 0, kLastLook.count())));
+  poll(polled.data(), polled.size(), std::clamp<int64_t>(left.count(), 0, kLastLook.count()));
+}
+
+std::unique_ptr<SocketEndpoint> meet(int rank, int size, Rendezvous& rendezvous, const SocketOptions& options) {
+  auto endpoint = std::make_unique<SocketEndpoint>(rank, size, options);
+  Meeting(*endpoint, rendezvous, options.deadline).hold();
+  return endpoint;
 }
 
 }  // namespace spillway::ddl

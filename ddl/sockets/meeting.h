@@ -1,11 +1,13 @@
-/// The beginning of a SocketEndpoint: the ranks find each other.
+/// The beginning of a SocketEndpoint: the ranks find each other through a Rendezvous.
 #pragma once
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "core/clock.h"
+#include "ddl/sockets/rendezvous.h"
 #include "ddl/sockets/socket_endpoint.h"
 
 namespace spillway::ddl {
@@ -58,5 +60,8 @@ class Meeting {
   std::vector<Way> ways_;
   bool missed_one_ = false;  ///< true once a text was missing in this round; then others need not be asked for
 };
+
+/// Makes a rank's endpoint and holds its meeting with the others. Throws as Meeting::hold() and SocketEndpoint do.
+std::unique_ptr<SocketEndpoint> meet(int rank, int size, Rendezvous& rendezvous, const SocketOptions& options);
 
 }  // namespace spillway::ddl

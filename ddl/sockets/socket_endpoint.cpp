@@ -11,7 +11,6 @@
 
 #include "core/clock.h"
 #include "core/error.h"
-#include "ddl/sockets/meeting.h"
 #include "ddl/sockets/system_sockets.h"
 
 namespace spillway::ddl {
@@ -37,7 +36,7 @@ Socket dup_of(const Socket& socket) {
 
 }  // namespace
 
-SocketEndpoint::SocketEndpoint(int rank, int size, Rendezvous& rendezvous, const SocketOptions& options)
+SocketEndpoint::SocketEndpoint(int rank, int size, const SocketOptions& options)
     : rank_(rank), secret_(options.secret), peers_(size) {
   allow_descriptors(kDescriptorsPerRank * size + kDescriptorsBeside);
   epoll_ = Socket::take([] { return epoll_create1(EPOLL_CLOEXEC); });
@@ -54,7 +53,6 @@ SocketEndpoint::SocketEndpoint(int rank, int size, Rendezvous& rendezvous, const
   own.life = random_number();
   own.address = options.address;
   own.port = port_of(tcp_);
-  Meeting(*this, rendezvous, options.deadline).hold();
 }
 
 SocketEndpoint::~SocketEndpoint() = default;
@@ -99,7 +97,7 @@ void SocketEndpoint::progress() {
   const std::lock_guard lock(mutex_);
   std::array<epoll_event, 16> events;
   for (int look = 0; look < kMaxLooks; ++look) {
-    const int count = epoll_wait(epoll_.fd(), events.data(), static_cast<int>(events.size()), 0);
+    const int count = epoll_wait(epoll_.fd(), events.data(), std::ssize(events), 0);
     for (int i = 0; i < count; ++i) look_at(events[i].data.fd);
     if (count <= 0) break;
   }
@@ -129,7 +127,7 @@ void SocketEndpoint::hear(Peer& peer) {
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && errno == EAGAIN) return;
     if (count <= 0 || said_it) break;  // it has ended, or says more than ranks do
-    peer.word_size += static_cast<size_t>(count);
+    peer.word_size += count;
     if (peer.word_size < peer.word.size()) continue;
     int32_t named = -1;
     std::memcpy(&named, peer.word.data(), sizeof named);
@@ -209,11 +207,11 @@ bool SocketEndpoint::greet(Greeting& greeting) {
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && errno == EAGAIN) return false;
     if (count <= 0) return true;  // a stranger who left
-    greeting.size += static_cast<size_t>(count);
+    greeting.size += count;
   }
   Hello hello;
   std::memcpy(&hello, greeting.bytes.data(), sizeof hello);
-  if (hello.is_for(rank_, static_cast<int>(peers_.size()), peers_[rank_].address.token, secret_))
+  if (hello.is_for(rank_, std::ssize(peers_), peers_[rank_].address.token, secret_))
     welcome(greeting, hello);
   else
     tell_stranger(greeting.socket);

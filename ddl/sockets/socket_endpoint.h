@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "ddl/sockets/greeting.h"
+#include "ddl/sockets/rendezvous.h"
 #include "ddl/sockets/socket.h"
-#include "ddl/sockets/socket_transport.h"
 
 namespace spillway::ddl {
 
@@ -22,9 +22,8 @@ class SocketEndpoint {
   /// The wire of the connections whose end tells that a rank has ended.
   static constexpr uint64_t kLifeWire = 0;
 
-  /// Publishes this rank's addresses, reads the others', and connects to all. Blocks until every rank has connected
-  /// here. Throws std::runtime_error as socket_transport() does.
-  SocketEndpoint(int rank, int size, Rendezvous& rendezvous, const SocketOptions& options);
+  /// Listens for the other ranks of `size`. They are met by a Meeting. Throws std::runtime_error.
+  SocketEndpoint(int rank, int size, const SocketOptions& options);
   ~SocketEndpoint();
   SocketEndpoint(const SocketEndpoint&) = delete;
   SocketEndpoint& operator=(const SocketEndpoint&) = delete;

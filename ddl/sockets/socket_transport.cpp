@@ -5,13 +5,13 @@
 #include <vector>
 
 #include "core/hash.h"
-#include "ddl/sockets/socket_endpoint.h"
+#include "ddl/sockets/meeting.h"
 #include "ddl/sockets/socket_wire.h"
 
 namespace spillway::ddl {
 
 std::unique_ptr<Transport> socket_transport(int rank, int size, Rendezvous& rendezvous, const SocketOptions& options) {
-  auto endpoint = std::make_shared<SocketEndpoint>(rank, size, rendezvous, options);
+  std::shared_ptr<SocketEndpoint> endpoint = meet(rank, size, rendezvous, options);
   std::vector<int> everyone(size);
   std::iota(everyone.begin(), everyone.end(), 0);
   return std::make_unique<SocketWire>(std::move(endpoint), kHashSeed, std::move(everyone));

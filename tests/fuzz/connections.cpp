@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "core/clock.h"
+#include "ddl/sockets/meeting.h"
 #include "ddl/sockets/socket_endpoint.h"
 #include "ddl/sockets/socket_wire.h"
 #include "ddl/sockets/system_sockets.h"
@@ -27,9 +28,7 @@ struct Ranks {
   RankAddress address;  ///< the address of rank 0
 
   Ranks() {
-    const auto make = [this](int rank) {
-      return std::make_shared<SocketEndpoint>(rank, 2, texts, SocketOptions{.host = str("host", rank)});
-    };
+    const auto make = [this](int rank) { return meet(rank, 2, texts, {.host = str("host", rank)}); };
     std::thread other([&] { one = make(1); });
     zero = make(0);
     other.join();

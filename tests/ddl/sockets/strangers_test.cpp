@@ -25,6 +25,7 @@
 #include "ddl/comm/communicator.h"
 #include "ddl/comm/notice_board.h"
 #include "ddl/sockets/greeting.h"
+#include "ddl/sockets/meeting.h"
 #include "ddl/sockets/socket_endpoint.h"
 #include "ddl/sockets/socket_transport.h"
 #include "ddl/sockets/socket_wire.h"
@@ -103,9 +104,8 @@ int open_descriptors() {
 /// Two ranks that are only endpoints.
 struct Endpoints {
   explicit Endpoints(bool one_host, const std::string& secret = {}) {
-    std::thread other(
-        [&] { one = std::make_unique<SocketEndpoint>(1, 2, texts, options_of(one_host ? 0 : 1, secret)); });
-    zero = std::make_unique<SocketEndpoint>(0, 2, texts, options_of(0, secret));
+    std::thread other([&] { one = meet(1, 2, texts, options_of(one_host ? 0 : 1, secret)); });
+    zero = meet(0, 2, texts, options_of(0, secret));
     other.join();
   }
   SharedTexts texts;
@@ -227,7 +227,7 @@ TEST(StrangersTest, AnotherUsersProcessIsTurnedAway) {
     _exit(recv(fd, &answer, sizeof answer, 0) == 1 && answer == Answer::stranger ? 0 : 7);
   }
   SharedTexts texts;
-  std::thread rank_0([&] { SocketEndpoint(0, 2, texts, options_of(0)); });
+  std::thread rank_0([&] { meet(0, 2, texts, options_of(0)); });
   const RankAddress address = await(texts, 0);
   std::array<char, 64> text{};
   std::copy(address.unix_name.begin(), address.unix_name.end(), text.begin());
@@ -238,7 +238,7 @@ TEST(StrangersTest, AnotherUsersProcessIsTurnedAway) {
   waitpid(stranger, &status, 0);
   EXPECT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 0);
-  SocketEndpoint(1, 2, texts, options_of(0));  // its place is free
+  meet(1, 2, texts, options_of(0));  // its place is free
   rank_0.join();
   for (const int fd : name) ::close(fd);
 }
@@ -434,10 +434,9 @@ TEST(StrangersTest, ASecretIsNeededByTcpAndTheSameOnAllRanks) {
   serves = {};
   for (const std::string other : {"", "another secret"}) {
     SharedTexts texts;
-    std::thread rank_0(
-        [&] { EXPECT_THROW(SocketEndpoint(0, 2, texts, options_of(0, "some secret")), std::runtime_error); });
+    std::thread rank_0([&] { EXPECT_THROW(meet(0, 2, texts, options_of(0, "some secret")), std::runtime_error); });
     try {
-      SocketEndpoint(1, 2, texts, options_of(1, other));
+      meet(1, 2, texts, options_of(1, other));
       ADD_FAILURE() << "no error";
     } catch (const std::runtime_error& error) {
       EXPECT_NE(std::string(error.what()).find("SPILLWAY_SECRET must be the same"), std::string::npos) << error.what();
