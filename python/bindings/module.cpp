@@ -1,5 +1,5 @@
 // The extension module spillway._spillway.
-#include "core/version.h"
+#include "core/program.h"
 #include "python/bindings/distributed.h"
 #include "python/bindings/dlpack.h"
 #include "python/bindings/errors.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "core/exit_code.h"
+#include "core/program.h"
 #include "ddl/torch/comm.h"
 
 namespace spillway::runtime {

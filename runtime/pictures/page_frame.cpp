@@ -2,7 +2,7 @@
 
 #include "core/category.h"
 #include "core/error.h"
-#include "core/version.h"
+#include "core/program.h"
 #include "runtime/pictures/style.h"
 #include "runtime/pictures/text.h"
 

@@ -8,7 +8,7 @@
 #include "core/bytes.h"
 #include "core/error.h"
 #include "core/new_file.h"
-#include "core/version.h"
+#include "core/program.h"
 #include "runtime/pictures/axis.h"
 #include "runtime/pictures/style.h"
 #include "runtime/pictures/text.h"

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "core/version.h"
+#include "core/program.h"
 #include "runtime/options/curvature_json.h"
 
 namespace spillway {

@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "core/error.h"
-#include "core/version.h"
+#include "core/program.h"
 #include "ddl/comm/busy.h"
 #include "ddl/comm/collectives.h"
 #include "runtime/io/tensor_file.h"

@@ -4,7 +4,7 @@
 #include <functional>
 #include <stdexcept>
 
-#include "core/exit_code.h"
+#include "core/program.h"
 
 namespace spillway::tools {
 

@@ -6,8 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "core/exit_code.h"
-#include "core/version.h"
+#include "core/program.h"
 #include "ddl/comm/mpi.h"
 #include "tools/cli/write_json.h"
 #include "tools/ddlrun/batch_systems.h"

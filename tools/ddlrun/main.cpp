@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "core/error.h"
-#include "core/version.h"
+#include "core/program.h"
 #include "ddl/comm/mpi.h"
 #include "tools/cli/checks.h"
 #include "tools/cli/command.h"

@@ -17,7 +17,7 @@
 
 #include "core/clock.h"
 #include "core/error.h"
-#include "core/exit_code.h"
+#include "core/program.h"
 #include "tools/cli/process.h"
 #include "tools/ddlrun/shell.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <system_error>
 
-#include "core/version.h"
+#include "core/program.h"
 #include "ddl/comm/mpi.h"
 #include "runtime/interruption/failure.h"
 #include "tools/cli/checks.h"

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "core/error.h"
-#include "core/version.h"
+#include "core/program.h"
 #include "runtime/data/sampler.h"
 #include "runtime/io/weights_sha256.h"
 #include "runtime/planning/grad_worker_choice.h"
