@@ -1,4 +1,4 @@
-// The stand-in for mpi.cpp in a build without MPI.
+// The stand-in for mpi_runtime.cpp in a build without MPI.
 #include <cstdlib>
 #include <stdexcept>
 

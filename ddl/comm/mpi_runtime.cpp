@@ -1,4 +1,4 @@
-#include "ddl/comm/mpi.h"
+#include "ddl/comm/mpi_runtime.h"
 
 // The deprecated C++ bindings would add a library and warnings.
 #define OMPI_SKIP_MPICXX 1
@@ -6,54 +6,35 @@
 #include <mpi.h>
 
 #include <algorithm>
-#include <atomic>
+#include <condition_variable>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <iterator>
 #include <mutex>
-#include <numeric>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "core/error.h"
+#include "core/program.h"
 #include "ddl/comm/busy.h"
 #include "ddl/comm/transport.h"
-#include "ddl/comm/watchdog.h"
 
 namespace spillway::ddl {
 
-/// State shared with the communicators, which say when MPI is no longer fit to be finalized.
-struct MpiRuntime::State {
-  /// A communicator that MPI is making. MPI writes here, and cannot be told to stop.
-  struct Duplicate {
-    MPI_Comm comm = MPI_COMM_NULL;
-    MPI_Request request = MPI_REQUEST_NULL;
-  };
-  /// Communicators may outlive the runtime, and the program's own MPI, without messages.
-  bool is_finalized() const {
-    int ended = 0;
-    if (!is_ours) MPI_Finalized(&ended);
-    return finalized || ended;
-  }
-
-  std::mutex taking_turns;  ///< MPI_THREAD_SERIALIZED: one thread at a time
-  std::atomic<bool> broken = false;
-  bool is_ours = true;  ///< false: the program had started MPI, and ends it
-  bool finalized = false;
-  std::vector<std::shared_ptr<Duplicate>> unfinished;  ///< duplicates that no thread waits for any longer
-  int exceptions_at_start = std::uncaught_exceptions();
+/// A communicator that MPI is making. MPI writes here, and cannot be told to stop.
+struct MpiRuntime::State::Duplicate {
+  MPI_Comm comm = MPI_COMM_NULL;
+  MPI_Request request = MPI_REQUEST_NULL;
 };
 
-namespace {
+bool MpiRuntime::State::is_finalized() const {
+  int ended = 0;
+  if (!is_ours) MPI_Finalized(&ended);
+  return finalized || ended;
+}
 
-/// The maximum bytes of one MPI message, because MPI counts in int. A larger message goes as several, which arrive in
-/// order.
-constexpr size_t kPieceBytes = size_t{1} << 30;
-/// The number of vain polls after which a rank sleeps between polls, so that waiting does not cost a core.
-constexpr int kPollsBeforeSleep = 2000;
-constexpr std::chrono::microseconds kSleep{50};
-
-void check(int code, const char* call) {
+void check_mpi(int code, const char* call) {
   if (code == MPI_SUCCESS) return;
   char text[MPI_MAX_ERROR_STRING] = "unknown error";
   int length = 0;
@@ -61,62 +42,39 @@ void check(int code, const char* call) {
   throw std::runtime_error(str(call, ": ", text));
 }
 
-using Turn = std::lock_guard<std::mutex>;
+Watchdog::Watchdog(std::string call, std::chrono::milliseconds deadline)
+    : thread_([call = std::move(call), deadline](const std::stop_token& stop) {
+        std::mutex mutex;
+        std::unique_lock lock(mutex);
+        std::condition_variable_any ended;
+        ended.wait_for(lock, stop, deadline, [] { return false; });
+        if (stop.stop_requested()) return;
+        std::fprintf(stderr,
+                     "[ddl] no answer to %s within %.3g s: another rank, or the launcher, hangs or was stopped\n",
+                     call.c_str(), std::chrono::duration<double>(deadline).count());
+        std::_Exit(kCommunication);
+      }) {}
 
-MPI_Datatype type_of(Element element) noexcept {
-  switch (element) {
-    case Element::float32:
-      return MPI_FLOAT;
-    case Element::float64:
-      return MPI_DOUBLE;
-    case Element::int32:
-      return MPI_INT32_T;
-    case Element::int64:
-      return MPI_INT64_T;
-    default:
-      return MPI_DATATYPE_NULL;
-  }
-}
+namespace {
 
-/// Returns the type under which elements travel that are only moved: any type of as many bytes.
-MPI_Datatype moved_as(Element element) noexcept {
-  switch (element_bytes(element)) {
-    case 2:
-      return MPI_UINT16_T;
-    case 4:
-      return MPI_UINT32_T;
-    default:
-      return MPI_UINT64_T;
-  }
-}
-
-MPI_Op operation_of(Reduction reduction) noexcept {
-  switch (reduction) {
-    case Reduction::sum:
-      return MPI_SUM;
-    case Reduction::maximum:
-      return MPI_MAX;
-    case Reduction::minimum:
-      return MPI_MIN;
-    default:
-      return MPI_OP_NULL;
-  }
-}
+/// The number of vain polls after which a rank sleeps between polls, so that waiting does not cost a core.
+constexpr int kPollsBeforeSleep = 2000;
+constexpr std::chrono::microseconds kSleep{50};
 
 /// Returns each rank's host, as ordinals. Ranks that can share memory with each other share a host.
 std::vector<int> discover_hosts(MPI_Comm world) {
   int rank = 0;
   int size = 0;
-  check(MPI_Comm_rank(world, &rank), "MPI_Comm_rank");
-  check(MPI_Comm_size(world, &size), "MPI_Comm_size");
+  check_mpi(MPI_Comm_rank(world, &rank), "MPI_Comm_rank");
+  check_mpi(MPI_Comm_size(world, &size), "MPI_Comm_size");
   MPI_Comm host = MPI_COMM_NULL;
-  check(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host), "MPI_Comm_split_type");
+  check_mpi(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host), "MPI_Comm_split_type");
   int first = rank;
   const int code = MPI_Bcast(&first, 1, MPI_INT, 0, host);
   MPI_Comm_free(&host);
-  check(code, "MPI_Bcast");
+  check_mpi(code, "MPI_Bcast");
   std::vector<int> hosts(size);
-  check(MPI_Allgather(&first, 1, MPI_INT, hosts.data(), 1, MPI_INT, world), "MPI_Allgather");
+  check_mpi(MPI_Allgather(&first, 1, MPI_INT, hosts.data(), 1, MPI_INT, world), "MPI_Allgather");
   std::vector<int> leaders;
   for (int& leader : hosts) {
     const auto found = std::find(leaders.begin(), leaders.end(), leader);
@@ -144,7 +102,7 @@ class MpiTransport final : public Transport {
     }
     // All ranks are here, so a call that blocks from here on does so for microseconds.
     const Watchdog watchdog("the discovery of hosts", deadline);
-    const Turn turn(state_->taking_turns);
+    const MpiTurn turn(state_->taking_turns);
     hosts_ = discover_hosts(made_->comm);
   }
   MpiTransport(const MpiTransport& other)
@@ -160,22 +118,22 @@ class MpiTransport final : public Transport {
         rank_(place_of(other.rank_, members)),
         hosts_(hosts_of(members, other.hosts_)) {
     const Watchdog watchdog("the making of a group", deadline_);
-    const Turn turn(state_->taking_turns);
+    const MpiTurn turn(state_->taking_turns);
     require_life();
     MPI_Group all = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
-    check(MPI_Comm_group(other.made_->comm, &all), "MPI_Comm_group");
-    int code = MPI_Group_incl(all, static_cast<int>(members.size()), members.data(), &some);
+    check_mpi(MPI_Comm_group(other.made_->comm, &all), "MPI_Comm_group");
+    int code = MPI_Group_incl(all, std::ssize(members), members.data(), &some);
     if (code == MPI_SUCCESS) code = MPI_Comm_create_group(other.made_->comm, some, /*tag=*/0, &made_->comm);
     if (some != MPI_GROUP_NULL) MPI_Group_free(&some);
     MPI_Group_free(&all);
-    check(code, "MPI_Comm_create_group");
+    check_mpi(code, "MPI_Comm_create_group");
   }
   MpiTransport& operator=(const MpiTransport&) = delete;
 
   // Ranks destroy their transports in any order. MPI_Comm_free is collective in name, but waits for no other rank in
   // any MPI known to us. Without it MPICH has no communicator left after some 2000.
   ~MpiTransport() override {
-    const Turn turn(state_->taking_turns);
+    const MpiTurn turn(state_->taking_turns);
     forget();
     if (made_->request != MPI_REQUEST_NULL)
       state_->unfinished.push_back(made_);
@@ -187,44 +145,44 @@ class MpiTransport final : public Transport {
   const std::vector<int>& hosts() const override { return hosts_; }
 
   Request send(int peer, Tag tag, std::span<const std::byte> bytes) override {
-    const Turn turn(state_->taking_turns);
+    const MpiTurn turn(state_->taking_turns);
     require_life();
     const int slot = take_slot();
     for_each_piece(bytes.size(), [&](size_t begin, int size) {
       MPI_Request& request = slots_[slot].pieces.emplace_back(MPI_REQUEST_NULL);
-      check(MPI_Isend(bytes.data() + begin, size, MPI_BYTE, peer, static_cast<int>(tag), made_->comm, &request),
-            "MPI_Isend");
+      check_mpi(MPI_Isend(bytes.data() + begin, size, MPI_BYTE, peer, static_cast<int>(tag), made_->comm, &request),
+                "MPI_Isend");
     });
     return {slot, peer};
   }
 
   Request receive(int peer, Tag tag, std::span<std::byte> bytes) override {
-    const Turn turn(state_->taking_turns);
+    const MpiTurn turn(state_->taking_turns);
     require_life();
     const int slot = take_slot();
     slots_[slot].expected = std::ssize(bytes);
     for_each_piece(bytes.size(), [&](size_t begin, int size) {
       MPI_Request& request = slots_[slot].pieces.emplace_back(MPI_REQUEST_NULL);
-      check(MPI_Irecv(bytes.data() + begin, size, MPI_BYTE, peer == kAnyRank ? MPI_ANY_SOURCE : peer,
-                      static_cast<int>(tag), made_->comm, &request),
-            "MPI_Irecv");
+      check_mpi(MPI_Irecv(bytes.data() + begin, size, MPI_BYTE, peer == kAnyRank ? MPI_ANY_SOURCE : peer,
+                          static_cast<int>(tag), made_->comm, &request),
+                "MPI_Irecv");
     });
     return {slot, peer};
   }
 
   bool test(Request& request) override {
     if (!request.active()) return true;
-    const Turn turn(state_->taking_turns);
+    const MpiTurn turn(state_->taking_turns);
     require_life();
     Slot& slot = slots_[request.slot];
     while (slot.finished < slot.pieces.size()) {
       int done = 0;
       MPI_Status status;
-      check(MPI_Test(&slot.pieces[slot.finished], &done, &status), "MPI_Test");
+      check_mpi(MPI_Test(&slot.pieces[slot.finished], &done, &status), "MPI_Test");
       if (!done) return false;
       if (slot.expected >= 0) {
         int size = 0;
-        check(MPI_Get_count(&status, MPI_BYTE, &size), "MPI_Get_count");
+        check_mpi(MPI_Get_count(&status, MPI_BYTE, &size), "MPI_Get_count");
         slot.received += size;
       }
       ++slot.finished;
@@ -247,7 +205,7 @@ class MpiTransport final : public Transport {
   }
 
   void abandon() noexcept override {
-    const Turn turn(state_->taking_turns);
+    const MpiTurn turn(state_->taking_turns);
     state_->broken = true;
     life_->over = true;
     forget();
@@ -259,11 +217,11 @@ class MpiTransport final : public Transport {
   }
 
   bool ready() override {
-    const Turn turn(state_->taking_turns);
+    const MpiTurn turn(state_->taking_turns);
     require_life();
     int done = 1;
-    check(MPI_Test(&made_->request, &done, MPI_STATUS_IGNORE), "MPI_Comm_idup");
-    if (done) check(MPI_Comm_set_errhandler(made_->comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    check_mpi(MPI_Test(&made_->request, &done, MPI_STATUS_IGNORE), "MPI_Comm_idup");
+    if (done) check_mpi(MPI_Comm_set_errhandler(made_->comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     return done;
   }
 
@@ -299,11 +257,11 @@ class MpiTransport final : public Transport {
   }
 
   void start(MPI_Comm from) {
-    const Turn turn(state_->taking_turns);
+    const MpiTurn turn(state_->taking_turns);
     require_life();
     made_ = std::make_shared<Duplicate>();
-    check(MPI_Comm_rank(from, &rank_), "MPI_Comm_rank");
-    check(MPI_Comm_idup(from, &made_->comm, &made_->request), "MPI_Comm_idup");
+    check_mpi(MPI_Comm_rank(from, &rank_), "MPI_Comm_rank");
+    check_mpi(MPI_Comm_idup(from, &made_->comm, &made_->request), "MPI_Comm_idup");
   }
 
   static void for_each_piece(size_t size, auto start) {
@@ -354,21 +312,21 @@ MpiRuntime::MpiRuntime(std::chrono::milliseconds deadline) : state_(std::make_sh
   if (started) {
     state_->is_ours = false;
     if (state_->is_finalized()) throw std::runtime_error("[ddl] this program has ended its MPI already");
-    check(MPI_Query_thread(&provided), "MPI_Query_thread");
+    check_mpi(MPI_Query_thread(&provided), "MPI_Query_thread");
     if (provided < MPI_THREAD_MULTIPLE)
       throw std::runtime_error(
           "[ddl] this program has started MPI without MPI_THREAD_MULTIPLE, so Spillway's threads may not call it");
     return;
   }
   const Watchdog watchdog("MPI_Init", deadline);
-  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
   if (provided < MPI_THREAD_SERIALIZED) {
     throw std::runtime_error("[ddl] this MPI does not let threads take turns (MPI_THREAD_SERIALIZED)");
   }
 }
 
 MpiRuntime::~MpiRuntime() {
-  const Turn turn(state_->taking_turns);
+  const MpiTurn turn(state_->taking_turns);
   state_->finalized = true;
   if (!state_->is_ours) return;
   if (!state_->broken && std::uncaught_exceptions() == state_->exceptions_at_start) {
@@ -386,58 +344,10 @@ std::shared_ptr<Communicator> MpiRuntime::world(CommOptions options) {
   return std::make_shared<Communicator>(std::move(wire), std::move(options));
 }
 
-bool MpiRuntime::reduces(Element element, Reduction reduction) noexcept {
-  return type_of(element) != MPI_DATATYPE_NULL && operation_of(reduction) != MPI_OP_NULL;
-}
-
-void MpiRuntime::allreduce(std::span<const std::byte> in, std::span<std::byte> out, Element element,
-                           Reduction reduction) {
-  if (!reduces(element, reduction))
-    throw BadRequest(str("[ddl] MPI has no ", name_of(reduction), " of ", name_of(element),
-                         "; allowed: sum, maximum and minimum of float32, float64, int32 and int64"));
-  const Turn turn(state_->taking_turns);
-  // Counts are int, as in every MPI before 4.
-  constexpr size_t kMax = size_t{1} << 30;
-  const size_t element_size = element_bytes(element);
-  for (size_t begin = 0; begin < out.size(); begin += kMax * element_size) {
-    const size_t count = std::min(kMax, (out.size() - begin) / element_size);
-    const void* from = in.data() == out.data() ? MPI_IN_PLACE : in.data() + begin;
-    check(MPI_Allreduce(from, out.data() + begin, count, type_of(element), operation_of(reduction), MPI_COMM_WORLD),
-          "MPI_Allreduce");
-  }
-}
-
-void MpiRuntime::reduce_scatter(std::span<const std::byte> in, std::span<std::byte> out, const std::vector<int>& counts,
-                                Element element, Reduction reduction) {
-  if (!reduces(element, reduction))
-    throw BadRequest(str("[ddl] MPI has no ", name_of(reduction), " of ", name_of(element)));
-  const void* from = in.data() == out.data() ? MPI_IN_PLACE : in.data();
-  check(MPI_Reduce_scatter(from, out.data(), counts.data(), type_of(element), operation_of(reduction), MPI_COMM_WORLD),
-        "MPI_Reduce_scatter");
-}
-
-void MpiRuntime::all_gather(std::span<const std::byte> in, std::span<std::byte> out, const std::vector<int>& counts,
-                            Element element) {
-  std::vector<int> begins;
-  std::exclusive_scan(counts.begin(), counts.end(), std::back_inserter(begins), 0);
-  const bool in_place = in.data() >= out.data() && in.data() <= out.data() + out.size();
-  const int count = std::ssize(in) / element_bytes(element);
-  const MPI_Datatype type = moved_as(element);
-  check(MPI_Allgatherv(in_place ? MPI_IN_PLACE : in.data(), count, type, out.data(), counts.data(), begins.data(), type,
-                       MPI_COMM_WORLD),
-        "MPI_Allgatherv");
-}
-
-void MpiRuntime::broadcast(std::span<std::byte> bytes, int root) {
-  for (size_t begin = 0; begin < bytes.size(); begin += kPieceBytes)
-    check(MPI_Bcast(bytes.data() + begin, std::min(kPieceBytes, bytes.size() - begin), MPI_BYTE, root, MPI_COMM_WORLD),
-          "MPI_Bcast");
-}
-
 std::string MpiRuntime::library() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int length = 0;
-  check(MPI_Get_library_version(text, &length), "MPI_Get_library_version");
+  check_mpi(MPI_Get_library_version(text, &length), "MPI_Get_library_version");
   const std::string all(text, length);
   return all.substr(0, all.find_first_of("\n\0", 0, 2));
 }
