@@ -38,7 +38,7 @@ void write_chrome_json(std::ostream& out, const std::vector<TraceEvent>& events)
   };
   out << "{\"traceEvents\":[\n";
   for (const TraceEvent& event : events) {
-    auto [lane, is_new] = lanes.try_emplace(event.lane, static_cast<int>(lanes.size()));
+    auto [lane, is_new] = lanes.try_emplace(event.lane, lanes.size());
     if (is_new)
       write(
           {{"name", "thread_name"}, {"ph", "M"}, {"pid", 0}, {"tid", lane->second}, {"args", {{"name", event.lane}}}});

@@ -259,7 +259,7 @@ class QueuedCopy final : public QueuedWork {
 };
 
 /// The largest distance of rows that cudaMemcpy2DAsync takes (cudaDevAttrMaxPitch of all GPUs).
-constexpr int64_t kLargestPitch = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMaxPitch = std::numeric_limits<int32_t>::max();
 
 class StreamTimeline final : public Timeline {
  public:
@@ -318,7 +318,7 @@ class StreamTimeline final : public Timeline {
   }
   /// Returns how many of the runs at `at` one call may copy; 0 when the first one crosses into another chunk.
   int64_t runs_at_once(const char* at, int64_t run_bytes, int64_t count, int64_t stride) {
-    if (stride < run_bytes || stride > kLargestPitch) return 1;
+    if (stride < run_bytes || stride > kMaxPitch) return 1;
     const int64_t extent = (count - 1) * stride + run_bytes;
     return runs_within(host_ ? host_->pin(at, extent) : extent, run_bytes, stride);
   }

@@ -58,7 +58,7 @@ std::string listen(int pipe, std::chrono::milliseconds limit) {
   while (true) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
     pollfd ready{pipe, POLLIN, 0};
-    const int events = ::poll(&ready, 1, static_cast<int>(std::max<int64_t>(left.count(), 0)));
+    const int events = ::poll(&ready, 1, std::max<int64_t>(left.count(), 0));
     if (events < 0 && errno == EINTR) continue;
     if (events <= 0) return {};
     const ssize_t taken = ::read(pipe, part.data(), part.size());

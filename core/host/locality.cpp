@@ -14,7 +14,7 @@ bool contains(const std::vector<int>& numbers, int number) {
 }
 
 std::string lower_case(std::string text) {
-  for (char& letter : text) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  for (char& letter : text) letter = std::tolower(static_cast<unsigned char>(letter));
   return text;
 }
 

@@ -265,7 +265,7 @@ class Reader {
     std::map<int, int> ordinals;
     for (size_t i = 0; i < machine_.gpus.size(); ++i)
       if (machine_.gpus[i].nvlink_bytes_per_second > 0)
-        machine_.gpus[i].nvlink_group = ordinals.emplace(group[i], static_cast<int>(ordinals.size())).first->second;
+        machine_.gpus[i].nvlink_group = ordinals.emplace(group[i], ordinals.size()).first->second;
   }
 
   hwloc_topology_t topology_;

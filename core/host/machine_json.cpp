@@ -22,7 +22,7 @@ json known(const std::string& text) {
 }
 
 int whole(const json& value, const char* what) {
-  return static_cast<int>(whole_number(value, what, -1, std::numeric_limits<int>::max()));  // -1: hwloc does not know
+  return whole_number(value, what, -1, std::numeric_limits<int>::max());  // -1: hwloc does not know
 }
 void read(const json& value, int& number) {
   number = value.is_null() ? -1 : whole(value, "a number");

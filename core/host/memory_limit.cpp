@@ -134,8 +134,7 @@ class SmallestLimit {
 
 MemoryLimit host_memory_limit(const fs::path& root) {
   const auto kilobytes = number_after(root / "proc/meminfo", "MemTotal:");
-  const int64_t machine =
-      kilobytes ? *kilobytes * 1024 : static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
+  const int64_t machine = kilobytes ? *kilobytes * 1024 : ::sysconf(_SC_PHYS_PAGES) * ::sysconf(_SC_PAGE_SIZE);
   SmallestLimit smallest(root, machine);
   for (const Hierarchy& hierarchy : hierarchies_of(root)) smallest.look_at(hierarchy);
   return smallest.limit();

@@ -57,8 +57,7 @@ std::optional<int64_t> OwnGpuMemory::bytes() const {
   }
   if (status != 0) return std::nullopt;
   for (unsigned i = 0; i < count; ++i)
-    if (all[i].pid == static_cast<unsigned>(::getpid()) && all[i].used_bytes != kNotAvailable)
-      return static_cast<int64_t>(all[i].used_bytes);
+    if (all[i].pid == static_cast<unsigned>(::getpid()) && all[i].used_bytes != kNotAvailable) return all[i].used_bytes;
   return std::nullopt;
 }
 

@@ -42,8 +42,7 @@ void validate(std::span<const Channel> channels, const Communicator& comm) {
       if (!good)
         throw BadRequest(str("[courier] ", channel.name, ": ", field, " is ", value, "; allowed is ", allowed...));
     };
-    require(channel.number >= 0 && channel.number < kMostChannels, "number", channel.number, "0 to ",
-            kMostChannels - 1);
+    require(channel.number >= 0 && channel.number < kMaxChannels, "number", channel.number, "0 to ", kMaxChannels - 1);
     require(channel.peer >= 0 && channel.peer < comm.size() && channel.peer != comm.rank(), "peer", channel.peer,
             "another rank of ", comm.size());
     require(channel.bytes >= 0, "bytes", channel.bytes, "0 or more");
@@ -65,14 +64,14 @@ class Courier::Impl {
   const std::vector<Channel>& channels() const { return channels_; }
   void send(size_t channel, const Stamp& stamp, const std::function<void(std::span<std::byte>)>& write);
   Stamp receive(size_t channel, const Stamp& due, const std::function<void(std::span<const std::byte>)>& read);
-  ChannelTotals totals(size_t channel) const { return lines_[channel].totals; }
+  ChannelTotals totals(size_t channel) const { return states_[channel].totals; }
 
  private:
   using Lock = std::unique_lock<std::mutex>;
 
   /// The messages of a channel, counted from 0. Message k is in slot k mod slots. The caller writes a message, then the
   /// thread starts and finishes it. Or the thread starts and finishes it, then the caller reads it.
-  struct Line {
+  struct ChannelState {
     std::span<std::byte> memory;
     std::vector<Request> requests = {};  ///< by slot; the thread's
     int64_t started = 0;                 ///< the thread's
@@ -104,11 +103,11 @@ class Courier::Impl {
 
   std::shared_ptr<Communicator> comm_;
   const std::vector<Channel> channels_;
-  std::vector<Line> lines_;
+  std::vector<ChannelState> states_;
   const int exceptions_ = std::uncaught_exceptions();
   Clock::time_point next_look_ = Clock::now();  // the thread's
 
-  std::mutex mutex_;  // guards what follows, and parts of the lines
+  std::mutex mutex_;  // guards what follows, and parts of the channels' states
   std::condition_variable for_caller_, for_thread_;
   bool has_news_ = false;  // for the thread
   bool ends_ = false;
@@ -125,7 +124,7 @@ Courier::Impl::Impl(std::shared_ptr<Communicator> comm, std::vector<Channel> cha
     throw BadRequest(str("[courier] the memory has ", memory.size(), " bytes; the channels need ", needed));
   for (const Channel& channel : channels_) {
     const size_t bytes = channel.slots * slot_bytes(channel);
-    lines_.push_back({.memory = memory.first(bytes), .requests = std::vector<Request>(channel.slots)});
+    states_.push_back({.memory = memory.first(bytes), .requests = std::vector<Request>(channel.slots)});
     memory = memory.subspan(bytes);
   }
   thread_ = std::thread([this] { run(); });
@@ -137,8 +136,8 @@ Courier::Impl::~Impl() {
     const Lock lock(mutex_);
     ends_ = has_news_ = true;
     // The deadline counts from here on.
-    for (size_t i = 0; i < lines_.size() && !wait_; ++i)
-      if (has_unfinished_sends(i)) wait_ = {i, lines_[i].by_caller, 0, Clock::now()};
+    for (size_t i = 0; i < states_.size() && !wait_; ++i)
+      if (has_unfinished_sends(i)) wait_ = {i, states_[i].by_caller, 0, Clock::now()};
   }
   for_thread_.notify_one();
   thread_.join();
@@ -146,27 +145,27 @@ Courier::Impl::~Impl() {
 
 std::span<std::byte> Courier::Impl::slot(size_t channel, int64_t message) const {
   const int64_t bytes = slot_bytes(channels_[channel]);
-  return lines_[channel].memory.subspan(message % channels_[channel].slots * bytes, kHead + channels_[channel].bytes);
+  return states_[channel].memory.subspan(message % channels_[channel].slots * bytes, kHead + channels_[channel].bytes);
 }
 
 void Courier::Impl::send(size_t channel, const Stamp& stamp, const std::function<void(std::span<std::byte>)>& write) {
-  Line& line = lines_[channel];
-  block(channel, line.by_caller + 1 - channels_[channel].slots, stamp.micro_batch);
+  ChannelState& state = states_[channel];
+  block(channel, state.by_caller + 1 - channels_[channel].slots, stamp.micro_batch);
   // The slot is the caller's until it is counted.
-  const auto message = slot(channel, line.by_caller);
+  const auto message = slot(channel, state.by_caller);
   std::memcpy(message.data(), &stamp, sizeof stamp);
   write(message.subspan(kHead));
-  ++line.totals.messages;
+  ++state.totals.messages;
   const Lock lock(mutex_);
-  ++line.by_caller;
+  ++state.by_caller;
   notify_thread();
 }
 
 Stamp Courier::Impl::receive(size_t channel, const Stamp& due,
                              const std::function<void(std::span<const std::byte>)>& read) {
-  Line& line = lines_[channel];
-  block(channel, line.by_caller + 1, due.micro_batch);
-  const auto message = slot(channel, line.by_caller);
+  ChannelState& state = states_[channel];
+  block(channel, state.by_caller + 1, due.micro_batch);
+  const auto message = slot(channel, state.by_caller);
   Stamp stamp;
   std::memcpy(&stamp, message.data(), sizeof stamp);
   if (stamp.step != due.step || stamp.micro_batch != due.micro_batch) {
@@ -177,9 +176,9 @@ Stamp Courier::Impl::receive(size_t channel, const Stamp& due,
     throw CommError(str("[courier] rank ", comm_->world_rank(comm_->rank()), ": ", reason));
   }
   read(message.subspan(kHead));
-  ++line.totals.messages;
+  ++state.totals.messages;
   const Lock lock(mutex_);
-  ++line.by_caller;
+  ++state.by_caller;
   notify_thread();
   return stamp;
 }
@@ -190,14 +189,14 @@ void Courier::Impl::notify_thread() {
 }
 
 void Courier::Impl::block(size_t channel, int64_t finished, int64_t micro_batch) {
-  Line& line = lines_[channel];
+  ChannelState& state = states_[channel];
   Lock lock(mutex_);
-  if (!error_ && line.finished < finished) {
+  if (!error_ && state.finished < finished) {
     const auto start = Clock::now();
     wait_ = {channel, finished, micro_batch, start};
     notify_thread();
-    for_caller_.wait(lock, [&] { return error_ || line.finished >= finished; });
-    line.totals.waited += Clock::now() - start;
+    for_caller_.wait(lock, [&] { return error_ || state.finished >= finished; });
+    state.totals.waited += Clock::now() - start;
   }
   if (error_) std::rethrow_exception(error_);
 }
@@ -224,11 +223,11 @@ void Courier::Impl::carry(Lock& lock) {
 }
 
 bool Courier::Impl::has_unfinished_sends(size_t channel) const {
-  return channels_[channel].sends && lines_[channel].finished < lines_[channel].by_caller;
+  return channels_[channel].sends && states_[channel].finished < states_[channel].by_caller;
 }
 
 bool Courier::Impl::has_unfinished_sends() const {
-  for (size_t i = 0; i < lines_.size(); ++i)
+  for (size_t i = 0; i < states_.size(); ++i)
     if (has_unfinished_sends(i)) return true;
   return false;
 }
@@ -236,32 +235,32 @@ bool Courier::Impl::has_unfinished_sends() const {
 bool Courier::Impl::advance(Lock& lock) {
   has_news_ = false;
   std::vector<int64_t> startable, finished;
-  for (size_t i = 0; i < lines_.size(); ++i) {
-    startable.push_back(lines_[i].by_caller + (channels_[i].sends ? 0 : channels_[i].slots));
-    finished.push_back(lines_[i].finished);
+  for (size_t i = 0; i < states_.size(); ++i) {
+    startable.push_back(states_[i].by_caller + (channels_[i].sends ? 0 : channels_[i].slots));
+    finished.push_back(states_[i].finished);
   }
   lock.unlock();
   bool went_on = false;
-  for (size_t i = 0; i < lines_.size(); ++i) {
+  for (size_t i = 0; i < states_.size(); ++i) {
     const Channel& channel = channels_[i];
-    Line& line = lines_[i];
+    ChannelState& state = states_[i];
     const Tag tag{static_cast<int>(Tag::channel) + channel.number};
-    for (; line.started < startable[i]; ++line.started) {
-      const auto message = slot(i, line.started);
-      line.requests[line.started % channel.slots] =
+    for (; state.started < startable[i]; ++state.started) {
+      const auto message = slot(i, state.started);
+      state.requests[state.started % channel.slots] =
           channel.sends ? comm_->send(channel.peer, tag, message) : comm_->receive(channel.peer, tag, message);
     }
     // Messages of a channel end in their order, so only the oldest is tested.
-    while (finished[i] < line.started &&
-           comm_->test(line.requests[finished[i] % channel.slots], {.collective = channel.name, .stage = 0})) {
+    while (finished[i] < state.started &&
+           comm_->test(state.requests[finished[i] % channel.slots], {.collective = channel.name, .stage = 0})) {
       ++finished[i];
       went_on = true;
     }
   }
   lock.lock();
-  for (size_t i = 0; i < lines_.size(); ++i) lines_[i].finished = finished[i];
+  for (size_t i = 0; i < states_.size(); ++i) states_[i].finished = finished[i];
   // The wait ends here and not where the caller wakes up, so that this thread hears what the caller does next.
-  if (wait_ && lines_[wait_->channel].finished >= wait_->finished) {
+  if (wait_ && states_[wait_->channel].finished >= wait_->finished) {
     wait_.reset();
     for_caller_.notify_all();
   }
@@ -271,12 +270,12 @@ bool Courier::Impl::advance(Lock& lock) {
 // Without a look nobody would hear while this rank computes that another one gave up.
 void Courier::Impl::look(Lock& lock) {
   const auto wait = wait_;
-  const int64_t finished = wait ? lines_[wait->channel].finished : 0;
+  const int64_t finished = wait ? states_[wait->channel].finished : 0;
   lock.unlock();
   if (wait) {
     const Channel& channel = channels_[wait->channel];
     comm_->check_wait(
-        lines_[wait->channel].requests[finished % channel.slots], wait->start,
+        states_[wait->channel].requests[finished % channel.slots], wait->start,
         {.collective = channel.name, .stage = static_cast<int>(wait->micro_batch), .unit = "micro-batch"});
   } else {
     comm_->check_wait(Request(), {}, {.collective = "messages of a pipeline", .stage = 1});

@@ -13,18 +13,18 @@ namespace spillway::ddl {
 
 class Communicator;
 
-/// One end of a line of messages from one rank to another.
+/// One end of the messages from one rank to another.
 struct Channel {
-  std::string name;  ///< for errors: `activations from stage 0 to stage 1`
-  int number = 0;  ///< a number that both ends share, and no other line's between these ranks: 0 to kMostChannels − 1
-  int peer = 0;    ///< the rank at the other end
+  std::string name;   ///< for errors: `activations from stage 0 to stage 1`
+  int number = 0;     ///< equal at both ends, and no other channel's between these ranks: 0 to kMaxChannels − 1
+  int peer = 0;       ///< the rank at the other end
   bool sends = true;  ///< false: this end receives
   int64_t bytes = 0;  ///< size of each message, the same at both ends
   int slots = 1;      ///< messages that this end keeps, at least 1
 };
 
 /// The most channels that there can be between two ranks.
-inline constexpr int kMostChannels = 16'384;
+inline constexpr int kMaxChannels = 16'384;
 
 /// The step and micro-batch that a message belongs to. The stamp travels with the data.
 struct Stamp {

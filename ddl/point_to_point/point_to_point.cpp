@@ -111,7 +111,7 @@ bool PointToPoint::advance(std::vector<Message>& under_way) {
       continue;
     }
     const Done done = std::move(under_way[i].done);
-    under_way.erase(under_way.begin() + static_cast<std::ptrdiff_t>(i));
+    under_way.erase(under_way.begin() + i);
     done(nullptr);
     any = true;
   }

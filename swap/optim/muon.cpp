@@ -11,9 +11,9 @@ namespace {
 /// Returns the matrix with its singular values brought near 1, and a matrix of zeros as it is. An iteration takes a
 /// singular value s to as + bs³ + cs⁵ (Jordan et al. 2024).
 at::Tensor orthogonalized(const at::Tensor& matrix, int64_t iterations) {
-  constexpr double a = 3.4445, b = -4.7750, c = 2.0315, kLeastNorm = 1e-7;
+  constexpr double a = 3.4445, b = -4.7750, c = 2.0315, kMinNorm = 1e-7;
   const bool tall = matrix.size(0) > matrix.size(1);
-  at::Tensor x = (tall ? matrix.t() : matrix) / matrix.norm().clamp_min(kLeastNorm);
+  at::Tensor x = (tall ? matrix.t() : matrix) / matrix.norm().clamp_min(kMinNorm);
   for (int64_t k = 0; k < iterations; ++k) {
     const at::Tensor gram = at::mm(x, x.t());
     x = at::addmm(x, at::addmm(gram, gram, gram, b, c), x, a);

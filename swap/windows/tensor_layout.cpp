@@ -33,8 +33,8 @@ std::vector<int64_t> strides_of(at::IntArrayRef sizes, at::MemoryFormat format) 
 }
 
 bool is_aligned_as_a_copy(const at::Tensor& part, c10::DeviceType device) {
-  constexpr int64_t kLargestAlignment = 256;  // more than any kernel asks for; LibTorch's allocator gives 512
-  return device == c10::kCPU || part.storage_offset() * part.element_size() % kLargestAlignment == 0;
+  constexpr int64_t kMaxAlignment = 256;  // more than any kernel asks for; LibTorch's allocator gives 512
+  return device == c10::kCPU || part.storage_offset() * part.element_size() % kMaxAlignment == 0;
 }
 
 at::Tensor shape_only_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType type, c10::Device device) {
