@@ -26,9 +26,9 @@ class PlannedCluster {
   /// Returns the inputs of schedules on these devices, without a budget.
   swap::ScheduleInputs schedule_inputs(const TrainOptions& options) const;
 
-  /// Runs the steps of the ranks that stand for all dry, distributed as `choice` says. Where times are this machine's,
-  /// calls that were never measured are measured first. Throws as make_dry_context() does.
-  /// `layers` are those of preconditioned_layers().
+  /// Makes dry runs of a few ranks, which represent all ranks, with K-FAC distributed as `choice` says. Returns their
+  /// steps. Where times are this machine's, calls that were never measured are measured first. `layers` are those of
+  /// preconditioned_layers(). Throws as make_dry_context() does.
   std::vector<RankSteps> steps(const TrainOptions& options, const std::vector<kfac::LayerShape>& layers,
                                const PlanChoice& choice);
   /// Returns the smallest budget that these options can run. Cost: a dry run of rank 0.

@@ -10,8 +10,9 @@ namespace spillway::runtime {
 struct Roofline {
   double matrix_flops = 0;       ///< operations per second of float32 matrix products
   double convolution_flops = 0;  ///< operations per second of float32 convolutions of many channels
-  /// Channels from which convolutions are of many: the geometric mean of a group's inputs and outputs. With fewer the
-  /// rate of both types is less by the 1.5th power of their share. 0: it never is.
+  /// The number of channels, a geometric mean of a group's inputs and outputs, from which convolutions reach these
+  /// rates. With a smaller share of it the rates of both types fall by the 1.5th power of that share. 0: they never
+  /// fall.
   double convolution_channels = 0;
   double half_flops = 0;           ///< operations per second of both in 16-bit floats
   double bytes_per_second = 0;     ///< bandwidth of the device's memory

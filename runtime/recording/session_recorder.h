@@ -20,8 +20,8 @@ class StepRecorder;
 /// steps cost a reading of the clock. Used on the Session's thread.
 class SessionRecorder {
  public:
-  /// Takes the options of the Session that is about to open, whose device it opens. Adds what records to them; an
-  /// observer that they have already stays alone, and then no step is recorded. Throws as Session does.
+  /// Opens the device of `options`, with which a Session is about to open, and adds recording timelines and an observer
+  /// to them. Options that have an observer already keep it, and no step is recorded. Throws as Session does.
   explicit SessionRecorder(SessionOptions& options);
   ~SessionRecorder();
   SessionRecorder(const SessionRecorder&) = delete;
