@@ -80,6 +80,27 @@ class OptionReader {
   py::dict given_;
 };
 
+/// Reads the damping and the clips. Python sets the learning rate, the damping and the trust region in `numbers`
+/// between steps.
+void read_damping(OptionReader& reader, KfacOptions& options, const std::shared_ptr<Numbers>& numbers) {
+  kfac::DampingScope scope = kfac::default_damping_scope(options.convention);
+  reader.read("damping_scope", scope, &kfac::parse_damping_scope);
+  options.damping_scope = scope;
+  double norm_clip = NAN, kl_clip = NAN, damping = kfac::default_relative_damping(scope);
+  reader.read("norm_clip", norm_clip);
+  reader.read("kl_clip", kl_clip);
+  reader.read("damping", damping);
+  if (!std::isnan(norm_clip)) options.norm_clip = norm_clip;
+  numbers->damping = damping;
+  numbers->kl_clip = std::isnan(kl_clip) ? kfac::default_kl_clip(options.convention) : kl_clip;
+  const auto now = [&](double Numbers::*number) {
+    return kfac::StepSchedule([numbers, number](int64_t) { return (*numbers).*number; });
+  };
+  options.lr = now(&Numbers::lr);
+  options.relative_damping = now(&Numbers::damping);
+  if (!std::isnan(kl_clip)) options.kl_clip = now(&Numbers::kl_clip);
+}
+
 KfacOptions options_from(const py::dict& given, const std::shared_ptr<Numbers>& numbers) {
   KfacOptions options;
   OptionReader reader(given.attr("copy")());
@@ -107,23 +128,8 @@ KfacOptions options_from(const py::dict& given, const std::shared_ptr<Numbers>& 
   reader.read("block_linear", options.block_linear);
   reader.read("seed", options.seed);
   reader.read("skip", options.skip);
-  kfac::DampingScope scope = kfac::default_damping_scope(options.convention);
-  reader.read("damping_scope", scope, &kfac::parse_damping_scope);
-  options.damping_scope = scope;
-  double norm_clip = NAN, kl_clip = NAN, damping = kfac::default_relative_damping(scope);
-  reader.read("norm_clip", norm_clip);
-  reader.read("kl_clip", kl_clip);
-  reader.read("damping", damping);
+  read_damping(reader, options, numbers);
   reader.finish();
-  if (!std::isnan(norm_clip)) options.norm_clip = norm_clip;
-  numbers->damping = damping;
-  numbers->kl_clip = std::isnan(kl_clip) ? kfac::default_kl_clip(options.convention) : kl_clip;
-  const auto now = [&](double Numbers::*number) {
-    return kfac::StepSchedule([numbers, number](int64_t) { return (*numbers).*number; });
-  };
-  options.lr = now(&Numbers::lr);
-  options.relative_damping = now(&Numbers::damping);
-  if (!std::isnan(kl_clip)) options.kl_clip = now(&Numbers::kl_clip);
   return options;
 }
 

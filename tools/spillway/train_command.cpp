@@ -297,6 +297,20 @@ int say_interrupted(bool first, const std::string& when) {
   return kInterrupted;
 }
 
+/// Checks, before the training, that the results can be written.
+void check_outputs(const CommandOptions& options) {
+  if (!options.json.empty()) check_writable(options.json);
+  if (!options.report.empty()) check_report_dir(options.report);
+}
+
+/// Forgets remembered rates of links where the run's allreduces show that they are wrong.
+void check_rates(const TrainResult& result, const Links& links, Progress& progress) {
+  if (!result.allreduce) return;
+  const AllreduceSummary& allreduce = *result.allreduce;
+  const std::string said = forget_if_wrong(links.costs, allreduce.bound_seconds, allreduce.seconds_per_step);
+  if (!said.empty()) progress.on_decision(said);
+}
+
 int train_command(CommandOptions& options, const CLI::App& command) {
   save_when_asked();
   Launch launch;
@@ -318,19 +332,14 @@ int train_command(CommandOptions& options, const CLI::App& command) {
 
   Progress progress(first && !options.quiet, ddl::launched_by_mpi(), device.ledger());
   progress.before_start([&] {
-    if (first && !options.json.empty()) check_writable(options.json);
-    if (first && !options.report.empty()) check_report_dir(options.report);
+    if (first) check_outputs(options);
   });
   tell_links(progress, links, device);
   if (!decision.empty()) progress.on_decision(decision);
   const std::optional<TrainResult> trained = train_until_asked(context, progress);
   if (!trained) return say_interrupted(first, "before the first step: there are no results");
   const TrainResult& result = *trained;
-  if (first && result.allreduce) {
-    const AllreduceSummary& allreduce = *result.allreduce;
-    const std::string said = forget_if_wrong(links.costs, allreduce.bound_seconds, allreduce.seconds_per_step);
-    if (!said.empty()) progress.on_decision(said);
-  }
+  if (first) check_rates(result, links, progress);
   std::vector<NamedResult> others;
   bool stopped = result.interrupted;
   try {
@@ -341,8 +350,7 @@ int train_command(CommandOptions& options, const CLI::App& command) {
     throw;
   }
   if (first) print_results(options, result, others);
-  if (!stopped) return kOk;
-  return say_interrupted(first, str("after step ", result.losses.size()));
+  return stopped ? say_interrupted(first, str("after step ", result.losses.size())) : kOk;
 }
 
 void add_output_flags(CLI::App& command, CommandOptions& options) {
