@@ -158,7 +158,7 @@ std::vector<Part> UNet3dImpl::parts() const {
     };
     all.push_back({name, part_before(level), {name}, std::move(run)});
   }
-  int x = static_cast<int>(all.size()) - 1, logits = -1;
+  int x = std::ssize(all) - 1, logits = -1;
   const size_t unsupervised = up_.size() - heads_.size();
   for (size_t i = 0; i < up_.size(); ++i) {
     const size_t level = up_.size() - 1 - i;
@@ -166,7 +166,7 @@ std::vector<Part> UNet3dImpl::parts() const {
       return go_up(up, inputs[0], inputs[1], recompute);
     };
     all.push_back({str("up", level), {x, static_cast<int>(level)}, {str("up", level)}, std::move(run)});
-    x = static_cast<int>(all.size()) - 1;
+    x = std::ssize(all) - 1;
     if (i < unsupervised) continue;
     auto classify = [head = heads_[i - unsupervised], is_last = level == 0](const auto& inputs, const Batch&) mutable {
       at::Tensor here = head->forward(inputs[0]);
@@ -176,7 +176,7 @@ std::vector<Part> UNet3dImpl::parts() const {
     std::vector<int> reads{x};
     if (logits >= 0) reads.push_back(logits);
     all.push_back({str("head", level), std::move(reads), {str("head", level)}, std::move(classify)});
-    logits = static_cast<int>(all.size()) - 1;
+    logits = std::ssize(all) - 1;
   }
   return all;
 }

@@ -48,7 +48,7 @@ const std::vector<PipelineSchedule>& schedules_of_same_bits();
 
 /// A model that is cut over ranks. OptimizerOptions::accumulate is the number of micro-batches.
 struct PipelineOptions {
-  static constexpr int64_t kMostRanks = 1024;
+  static constexpr int64_t kMaxRanks = 1024;
 
   int64_t ranks = 1;  ///< ranks that a copy of the model is cut over; 1: it is whole
   PipelineSchedule schedule = PipelineSchedule::one_forward_one_backward;

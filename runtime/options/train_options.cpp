@@ -113,10 +113,10 @@ void validate_checkpoint(const CheckpointOptions& o) {
 
 void validate_pipeline(const TrainOptions& all) {
   const PipelineOptions& o = all.pipeline;
-  require(o.ranks >= 1 && o.ranks <= PipelineOptions::kMostRanks, "pipeline", o.ranks,
-          str("1 to ", PipelineOptions::kMostRanks));
-  require(o.chunks >= 1 && o.chunks <= PipelineOptions::kMostRanks, "chunks", o.chunks,
-          str("1 to ", PipelineOptions::kMostRanks));
+  require(o.ranks >= 1 && o.ranks <= PipelineOptions::kMaxRanks, "pipeline", o.ranks,
+          str("1 to ", PipelineOptions::kMaxRanks));
+  require(o.chunks >= 1 && o.chunks <= PipelineOptions::kMaxRanks, "chunks", o.chunks,
+          str("1 to ", PipelineOptions::kMaxRanks));
   for (int64_t parts : o.cut) require(parts >= 1, "cut", parts, "1 or more parts of each stage");
   require(o.ranks > 1 || o.schedule != PipelineSchedule::chimera, "schedule", name(o.schedule),
           "one of the others without a pipeline");

@@ -11,14 +11,14 @@
 namespace spillway::runtime {
 namespace {
 
-constexpr double kMostExcess = 0.01;
-constexpr size_t kMostTrials = 4;
+constexpr double kMaxExcess = 0.01;
+constexpr size_t kMaxTrials = 4;
 /// Each step of a cycle is a kind of step of its own, with its own plan of paging.
-constexpr int64_t kMostInterval = 16;
+constexpr int64_t kMaxInterval = 16;
 constexpr int64_t kTriedCycles = 3;
 
 bool has_time(const TriedInterval& tried) {
-  return tried.excess <= kMostExcess;
+  return tried.excess <= kMaxExcess;
 }
 
 TriedInterval try_interval(const RunContext& context, int64_t budget_bytes, double grad_worker_frac,
@@ -47,10 +47,9 @@ TriedInterval try_interval(const RunContext& context, int64_t budget_bytes, doub
 }
 
 std::string describe(const TriedInterval& tried) {
-  return str(tried.interval, " steps: ", static_cast<int64_t>(std::round(1000 * tried.step_seconds)), " ms a step, ",
-             has_time(tried)
-                 ? str("refreshes fill ", static_cast<int64_t>(std::round(100 * tried.load)), " % of the waits")
-                 : str(static_cast<int64_t>(std::round(100 * tried.excess)), " % longer by refreshes"));
+  return str(tried.interval, " steps: ", std::llround(1000 * tried.step_seconds), " ms a step, ",
+             has_time(tried) ? str("refreshes fill ", std::llround(100 * tried.load), " % of the waits")
+                             : str(std::llround(100 * tried.excess), " % longer by refreshes"));
 }
 
 }  // namespace
@@ -83,7 +82,7 @@ std::string choose_interval(RunContext& context, int64_t budget_bytes, double gr
   std::vector<TriedInterval> tried;
   do {
     tried.push_back(try_interval(context, budget_bytes, grad_worker_frac, requests));
-    const int64_t next = tried.size() < kMostTrials ? next_interval(tried, kMostInterval) : 0;
+    const int64_t next = tried.size() < kMaxTrials ? next_interval(tried, kMaxInterval) : 0;
     if (next == 0) break;
     set(next);
   } while (true);

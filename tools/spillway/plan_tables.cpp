@@ -11,7 +11,7 @@ namespace {
 
 using namespace runtime;
 
-constexpr size_t kMostChoices = 8;
+constexpr size_t kMaxChoices = 8;
 
 template <class... Parts>
 std::string line(const char* format, Parts... parts) {
@@ -50,14 +50,14 @@ std::string kinds(const RunPlan& plan) {
 std::string choices(const RunPlan& plan) {
   if (plan.weighed.size() < 2) return "";
   std::string out = line("\n%-46s %9s %10s %10s %16s\n", "choice", "step", "peak", "host", "smallest budget");
-  for (size_t i = 0; i < plan.weighed.size() && i < kMostChoices; ++i) {
+  for (size_t i = 0; i < plan.weighed.size() && i < kMaxChoices; ++i) {
     const auto& [choice, forecast, floor_bytes, floor_operator, unlimited_bytes] = plan.weighed[i];
     out += line("%-46s %9s %10s %10s %16s\n", describe(choice).c_str(),
                 forecast.feasible ? seconds_text(forecast.seconds).c_str() : "-",
                 forecast.feasible ? format_bytes(forecast.peak_bytes).c_str() : "-",
                 forecast.feasible ? format_bytes(forecast.host_bytes).c_str() : "-", format_bytes(floor_bytes).c_str());
   }
-  if (plan.weighed.size() > kMostChoices) out += str("… and ", plan.weighed.size() - kMostChoices, " more\n");
+  if (plan.weighed.size() > kMaxChoices) out += str("… and ", plan.weighed.size() - kMaxChoices, " more\n");
   return out;
 }
 
