@@ -17,7 +17,7 @@
 #include "ddl/comm/mpi.h"
 #include "ddl/comm/simulated_world.h"
 #include "ddl/torch/comm.h"
-#include "runtime/dry_runs/host_gaps.h"
+#include "runtime/dry_runs/machine_times.h"
 #include "runtime/training/training_run.h"
 #include "swap/schedule/step_trace.h"
 #include "swap/shapes/measured_times.h"

@@ -3,7 +3,7 @@
 #include "benchmarks/reproduce/published_runs.h"
 #include "core/bytes.h"
 #include "core/error.h"
-#include "runtime/dry_runs/make_plan.h"
+#include "runtime/dry_runs/make_planner.h"
 
 namespace spillway::runtime {
 namespace {

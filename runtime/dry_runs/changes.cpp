@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "runtime/dry_runs/make_plan.h"
+#include "runtime/dry_runs/make_planner.h"
 #include "runtime/models/model_info.h"
 
 namespace spillway::runtime {
@@ -16,7 +16,7 @@ namespace {
 constexpr double kFaster = 0.02;
 /// Splits are not made smaller than this, because operators then run in many windows.
 constexpr int64_t kMiB = 1 << 20;
-constexpr int64_t kSmallestSplit = 4 * kMiB;
+constexpr int64_t kMinSplit = 4 * kMiB;
 
 /// One kind of change. `make` returns the flags, or nothing where it would change nothing.
 struct Kind {
@@ -66,7 +66,7 @@ Flags make_batch(TrainOptions& options, int64_t) {
 Flags make_split(TrainOptions& options, int64_t) {
   const int64_t split = options.memory.split_in_use();
   const int64_t smaller = std::min(split, kDefaultSplitBytes) / 4 / kMiB * kMiB;  // as the flag says it
-  if (smaller < kSmallestSplit) return {};
+  if (smaller < kMinSplit) return {};
   options.memory.split_bytes = smaller;
   return str("--split ", smaller / kMiB, "MiB");
 }
@@ -142,7 +142,7 @@ TakenChanges take_changes(const TrainOptions& options, const std::vector<std::st
   const int64_t budget = budget_bytes(options.memory.budget, peak, cluster);
   result.options.memory.budget = {.kind = BudgetRequest::Kind::bytes, .bytes = budget};
   RunPlan plan = planner.plan(budget);
-  while (result.taken.size() < kMostChanges) {
+  while (result.taken.size() < kMaxChanges) {
     std::optional<Proposal> best;
     TrainOptions with_best;
     for (Change& change : changes(result.options, cluster.world())) {

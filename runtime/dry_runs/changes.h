@@ -33,7 +33,7 @@ std::vector<Change> changes(const TrainOptions& options, int64_t world);
 std::vector<Proposal> propose(const TrainOptions& options, int64_t budget_bytes, PlannedCluster& cluster);
 
 /// The most changes that are taken.
-inline constexpr size_t kMostChanges = 16;
+inline constexpr size_t kMaxChanges = 16;
 
 /// The changes that a run takes.
 struct TakenChanges {

@@ -16,7 +16,7 @@ namespace {
 int64_t bytes_of(const c10::IValue& value) {
   int64_t bytes = 0;
   (void)swap::map_tensors(value, [&](const at::Tensor& tensor) {
-    bytes += static_cast<int64_t>(tensor.nbytes());
+    bytes += tensor.nbytes();
     return tensor;
   });
   return bytes;

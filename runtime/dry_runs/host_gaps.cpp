@@ -1,5 +1,3 @@
-#include "runtime/dry_runs/host_gaps.h"
-
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -7,6 +5,7 @@
 #include <vector>
 
 #include "core/bytes.h"
+#include "runtime/dry_runs/machine_times.h"
 #include "runtime/passes/random_state.h"
 #include "runtime/training/training_run.h"
 #include "swap/schedule/step_trace.h"

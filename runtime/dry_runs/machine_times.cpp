@@ -19,7 +19,6 @@
 #include "core/host/processor.h"
 #include "core/json_text.h"
 #include "core/new_file.h"
-#include "runtime/dry_runs/host_gaps.h"
 
 namespace spillway::runtime {
 namespace {

@@ -15,9 +15,9 @@ class MachineTimes {
   explicit MachineTimes(const std::filesystem::path& folder);
 
   const std::shared_ptr<swap::MeasuredTimes>& kernels() const { return kernels_; }
-  /// Measures the calls that dry runs have noted since, and what the host takes between them where that is not known,
-  /// and writes the file. No Session may be open on this thread. A
-  /// failure to write is no error: they are measured again then. Returns the number of calls.
+  /// Measures the calls that dry runs have noted since, and the host's time between them where it is not known, and
+  /// writes the file. A failure to write is no error: they are measured again then. No Session may be open on this
+  /// thread. Returns the number of calls.
   int64_t measure_missing();
   /// Returns the rate of copies in bytes per second; measures it when the file did not tell it.
   double copy_rate();
@@ -32,5 +32,9 @@ class MachineTimes {
   bool knows_gaps_ = false;
   double copy_rate_ = 0;
 };
+
+/// Trains a small BERT for some steps, which take half a second, and returns what passes between its operators in the
+/// fastest of them. No Session may be open on this thread. Leaves the default generator as it was.
+swap::HostGaps measure_host_gaps();
 
 }  // namespace spillway::runtime

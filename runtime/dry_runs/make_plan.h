@@ -11,14 +11,6 @@
 
 namespace spillway::runtime {
 
-/// Returns a planner of the run on the cluster. It weighs plan_choices() of K-FAC's options on several ranks, else one
-/// choice alone. `cluster` must outlive it.
-RunPlanner make_planner(const TrainOptions& options, PlannedCluster& cluster);
-
-/// Returns the options' budget in bytes; kUnlimitedBytes without one. A percentage is of what tensors hold of a peak of
-/// `unlimited_bytes`, and what the cluster's libraries hold comes on top, as in a run.
-int64_t budget_bytes(const BudgetRequest& budget, int64_t unlimited_bytes, const PlannedCluster& cluster);
-
 /// A plan that is asked for.
 struct PlanRequest {
   TrainOptions options;

@@ -26,7 +26,7 @@ constexpr int32_t kCandidates = 12;
 constexpr double kGoodEnough = 1.01;
 
 int cores() {
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return std::max<int>(1, std::thread::hardware_concurrency());
 }
 
 DeviceProfile this_machine(MachineTimes& machine) {

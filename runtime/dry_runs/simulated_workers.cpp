@@ -15,7 +15,7 @@
 #include "ddl/comm/busy.h"
 #include "ddl/comm/collectives.h"
 #include "ddl/comm/communicator.h"
-#include "runtime/dry_runs/make_plan.h"
+#include "runtime/dry_runs/make_planner.h"
 #include "runtime/training/run_context.h"
 
 namespace spillway::runtime {
@@ -38,8 +38,7 @@ PlannedCluster cluster_of(const ddl::Comm& comm, const std::filesystem::path& fo
     std::iota(shape.links.begin(), shape.links.end(), size_t{0});
     const std::vector<int>& hosts = comm->communicator->hosts();
     for (int host : hosts)
-      shape.ranks_of_host =
-          std::max(shape.ranks_of_host, static_cast<int>(std::count(hosts.begin(), hosts.end(), host)));
+      shape.ranks_of_host = std::max<int>(shape.ranks_of_host, std::count(hosts.begin(), hosts.end(), host));
   }
   return {std::move(profile), std::move(shape), machine};
 }
@@ -106,7 +105,7 @@ TakenChanges take_changes(const TrainOptions& options, const std::vector<std::st
   ddl::Communicator& ranks = *comm->communicator;
   plan_at_rank_0(ranks, plan);
   const std::vector<std::string> names = change_names();
-  std::array<int64_t, 1 + kMostChanges> said;  // the budget, and the places of the changes among the names
+  std::array<int64_t, 1 + kMaxChanges> said;  // the budget, and the places of the changes among the names
   said.fill(-1);
   said[0] = result.options.memory.budget.bytes;
   for (size_t i = 0; i < result.taken.size(); ++i)

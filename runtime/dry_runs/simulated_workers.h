@@ -7,7 +7,7 @@
 
 #include "ddl/torch/comm.h"
 #include "runtime/dry_runs/changes.h"
-#include "runtime/planning/workers_planner.h"
+#include "runtime/planning/grad_worker_choice.h"
 
 namespace spillway::runtime {
 

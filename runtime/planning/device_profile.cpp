@@ -188,7 +188,7 @@ ClusterShape ClusterShape::parse(std::string_view text, int world) {
   const bool joins_hosts_alone = shape.links.empty() || shape.links.front() > 0;
   if (!joins_hosts_alone)
     for (const ddl::Levels::Group& host : shape.levels.groups(1))
-      shape.ranks_of_host = std::max(shape.ranks_of_host, static_cast<int>(host.ranks.size()));
+      shape.ranks_of_host = std::max<int>(shape.ranks_of_host, host.ranks.size());
   return shape;
 }
 

@@ -7,6 +7,10 @@
 
 #include "kfac/plan/strategy_choice.h"
 
+namespace spillway {
+struct TrainOptions;
+}
+
 namespace spillway::runtime {
 
 struct GradWorkerInputs {
@@ -40,5 +44,13 @@ struct GradWorkerChoice {
 /// messages are not hidden. On a tie the earlier choice is taken, and of fractions the larger, because streaming
 /// eigenbases is preferred to fewer gradient workers. The choice changes no bit of the result. Deterministic.
 GradWorkerChoice choose_grad_worker_frac(const GradWorkerInputs& inputs);
+
+/// Chooses how K-FAC is distributed over the ranks of a run. Called by every rank together; all get the same choice.
+class WorkersPlanner {
+ public:
+  virtual ~WorkersPlanner() = default;
+  /// Returns the fastest of the options' choices that the budget can run.
+  virtual GradWorkerChoice choose(const TrainOptions& options, int64_t budget_bytes) = 0;
+};
 
 }  // namespace spillway::runtime

@@ -4,7 +4,6 @@
 #include "core/error.h"
 #include "kfac/comm/agreed_options.h"
 #include "runtime/models/task.h"
-#include "runtime/planning/workers_planner.h"
 #include "runtime/training/unlimited_profile.h"
 
 namespace spillway::runtime {

@@ -12,6 +12,7 @@
 #include "core/memory/device_memory.h"
 #include "runtime/dry_runs/changes.h"
 #include "runtime/dry_runs/dry_steps.h"
+#include "runtime/dry_runs/make_planner.h"
 #include "swap/gate/session_options.h"
 #include "tests/runtime/dry_runs/small_options.h"
 
