@@ -104,6 +104,19 @@ void allgather(Communicator& comm, std::span<const std::byte> own, std::span<std
   comm.wait(requests, {.collective = "allgather", .stage = 1});
 }
 
+std::vector<std::string> gather_texts(Communicator& comm, const std::string& own) {
+  const uint64_t size = own.size();
+  std::vector<uint64_t> sizes(comm.size());
+  allgather(comm, std::as_bytes(std::span(&size, 1)), std::as_writable_bytes(std::span(sizes)));
+  const size_t most = *std::max_element(sizes.begin(), sizes.end());
+  std::string padded = own, all(most * comm.size(), '\0');
+  padded.resize(most);
+  allgather(comm, std::as_bytes(std::span(padded)), std::as_writable_bytes(std::span(all)));
+  std::vector<std::string> texts;
+  for (size_t rank = 0; rank < sizes.size(); ++rank) texts.push_back(all.substr(rank * most, sizes[rank]));
+  return texts;
+}
+
 void throw_on_all_ranks(Communicator& comm, const std::string& refusal) {
   std::string text = beginning_of(refusal, kMaxRefusal);
   const int64_t own = std::ssize(text);

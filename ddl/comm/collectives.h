@@ -5,6 +5,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "ddl/comm/communicator.h"
 
@@ -28,6 +29,9 @@ void barrier(Communicator& comm);
 /// blobs, because each rank sends its own bytes to each other rank directly. Blocking. Throws BadRequest when `all` has
 /// the wrong size, CommError.
 void allgather(Communicator& comm, std::span<const std::byte> own, std::span<std::byte> all);
+
+/// Returns every rank's text, in rank order. Meant for small ones. Collective. Throws CommError.
+std::vector<std::string> gather_texts(Communicator& comm, const std::string& own);
 
 /// Throws BadRequest on every rank when some rank has a `refusal`, a text that is not empty. The error carries the
 /// first such rank's text. So no rank goes on alone when another cannot. Collective. Throws CommError.

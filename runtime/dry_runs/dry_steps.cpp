@@ -136,10 +136,7 @@ class DryPipeline {
  public:
   DryPipeline(const TrainOptions& options, int world, const std::function<ddl::Comm(int rank)>& comm_of,
               std::shared_ptr<swap::KernelTimes> times)
-      : options_(options),
-        copies_(world / static_cast<int>(options.pipeline.ranks)),
-        comm_of_(comm_of),
-        times_(std::move(times)) {}
+      : options_(options), copies_(world / options.pipeline.ranks), comm_of_(comm_of), times_(std::move(times)) {}
 
   /// Returns the steps of ranks that do all work of K-FAC within a step, with these shares.
   std::vector<RankSteps> steps_at_once(int64_t steps, const std::map<std::string, double>& shares) const {
@@ -156,16 +153,16 @@ class DryPipeline {
 
   /// Returns the steps of a cycle of K-FAC's refreshes, in which they fill waits where the options say so.
   std::vector<RankSteps> steps_of_cycle() const {
-    std::vector<std::string> times;
+    std::vector<RankTimes> times;
     std::vector<RankSteps> all;
     Stages stages;
     const bool fills = options_.pipeline.kfac_work == KfacWork::bubbles;
     for_each([&](DryRank& rank) {
       const int64_t cycle = rank.run().kfac()->cycle_length();
       rank.take_steps(cycle);
-      rank.run().take_cycle_seconds();  // the first refresh is done at once
+      rank.run().pipelined()->take_cycle_seconds();  // the first refresh is done at once
       const std::vector<std::string> kinds = rank.take_steps(cycle);
-      if (fills) times.push_back(rank.run().in_waits()->times_of_rank(rank.run().take_cycle_seconds()));
+      if (fills) times.push_back(rank.run().in_waits()->times_of_rank(rank.run().pipelined()->take_cycle_seconds()));
       all.push_back(rank.steps(shares_in(kinds)));
       if (!fills) stages.note(rank);
     });
@@ -184,7 +181,7 @@ class DryPipeline {
         plan_ = pipeline.plan;
         costs_ = {.stages = std::vector<pipe::StageSeconds>(plan_.stages()), .message = rank.message_seconds()};
       }
-      const auto seconds = rank.run().take_stage_seconds();
+      const auto seconds = rank.run().pipelined()->model().take_stage_seconds();
       for (const PlacedStage& at : plan_.stages_at(pipeline.place)) costs_.stages[at.stage] = seconds[at.stage];
     }
 
@@ -196,7 +193,7 @@ class DryPipeline {
         for (const pipe::Span& span : simulated.spans[place])
           items.push_back({.item = span.item, .begin = span.begin, .end = span.end});
         for (KindOfStep& kind : all[place].kinds)
-          if (kind.share > 0) set_waits(plan_, static_cast<int>(place), items, 0, kind.trace);
+          if (kind.share > 0) set_waits(plan_, place, items, 0, kind.trace);
       }
     }
 
@@ -221,8 +218,7 @@ class DryPipeline {
 
   /// Returns the steps of a cycle that follows the plan of the waits from these times. Those before the plan, which a
   /// run begins with, have no share in a long one.
-  std::vector<RankSteps> filled_steps(const std::vector<std::string>& times,
-                                      const std::vector<RankSteps>& before) const {
+  std::vector<RankSteps> filled_steps(const std::vector<RankTimes>& times, const std::vector<RankSteps>& before) const {
     std::vector<RankSteps> all;
     for_each([&](DryRank& rank) {
       RefreshInWaits& in_waits = *rank.run().in_waits();
@@ -295,9 +291,9 @@ std::vector<RankSteps> dry_pipeline_steps(const TrainOptions& asked, int world,
                                           const std::function<ddl::Comm(int rank)>& comm_of,
                                           const std::shared_ptr<swap::KernelTimes>& times) {
   // In longer cycles each step has little of the refreshes' work.
-  constexpr int64_t kMostSteps = 8;
+  constexpr int64_t kMaxSteps = 8;
   const int64_t interval = late_refresh_interval(asked);
-  if (interval > 1 && interval <= kMostSteps)
+  if (interval > 1 && interval <= kMaxSteps)
     return DryPipeline(of_dry_run(asked, 2 * interval), world, comm_of, times).steps_of_cycle();
   if (interval > 1) (void)make_dry_context(of_dry_run(asked, kPlainSteps), comm_of(0), times);  // refuses as a run does
   const TrainOptions options = with_refreshes_at_once(asked);

@@ -22,12 +22,12 @@ namespace spillway::runtime {
 namespace {
 
 pipe::StepProgram make_program(PipelineSchedule schedule, const PipelineOptions& options, int64_t micro_batches) {
-  const int ranks = static_cast<int>(options.ranks), count = static_cast<int>(micro_batches);
+  const int ranks = options.ranks, count = micro_batches;
   switch (schedule) {
     case PipelineSchedule::gpipe:
       return pipe::gpipe(ranks, count);
     case PipelineSchedule::interleaved:
-      return pipe::interleaved(ranks, count, static_cast<int>(options.chunks));
+      return pipe::interleaved(ranks, count, options.chunks);
     case PipelineSchedule::zero_bubble:
       return pipe::zero_bubble(ranks, count);
     case PipelineSchedule::chimera:
@@ -65,7 +65,7 @@ std::vector<int> best_cut(int stages, const std::vector<PartProfile>& profiles) 
 
 /// Returns milliseconds with one decimal.
 std::string milliseconds(double seconds) {
-  const auto tenths = static_cast<int64_t>(std::round(1e4 * seconds));
+  const int64_t tenths = std::llround(1e4 * seconds);
   return str(tenths / 10, ".", tenths % 10);
 }
 
@@ -212,7 +212,7 @@ std::vector<int> PipelinePlan::micro_batches_of(int direction) const {
 
 int PipelinePlan::number_in_direction(int micro_batch) const {
   const auto& copy_of = program.copy_of;
-  return static_cast<int>(std::count(copy_of.begin(), copy_of.begin() + micro_batch, copy_of[micro_batch]));
+  return std::count(copy_of.begin(), copy_of.begin() + micro_batch, copy_of[micro_batch]);
 }
 
 std::vector<int> PipelinePlan::holders_of(int place) const {
@@ -291,8 +291,7 @@ std::string describe(const PipelinePlan& plan) {
   const pipe::SimulatedStep simulated = pipe::simulate(plan.program, plan.costs);
   return str("the model is cut into ", plan.stages(), " stages over ", plan.program.graph.ranks(), " ranks, by ",
              name(plan.schedule), compared, ": ", stages, "; with ", plan.program.micro_batches(),
-             " micro-batches ranks wait for ", static_cast<int64_t>(std::round(100 * (1 - simulated.utilization()))),
-             " % of their time");
+             " micro-batches ranks wait for ", std::llround(100 * (1 - simulated.utilization())), " % of their time");
 }
 
 double message_seconds(const Pipeline& pipeline, const ddl::Comm& world) {
@@ -324,7 +323,7 @@ std::shared_ptr<const Pipeline> make_pipeline(const PipelineOptions& options, in
 
   auto pipeline = std::make_shared<Pipeline>();
   pipeline->plan = plan_pipeline(options, micro_batches, parts, profiles, parameters);
-  pipeline->places = static_cast<int>(options.ranks);
+  pipeline->places = options.ranks;
   pipeline->copies = ranks / pipeline->places;
   pipeline->place = ddl::rank_of(world) / pipeline->copies;
   pipeline->copy = ddl::rank_of(world) % pipeline->copies;

@@ -53,7 +53,7 @@ struct PipelinePlan {
   int messages_before(const pipe::Item& item, int place) const;
   /// Returns the stages of the rank at a place, ascending.
   std::vector<PlacedStage> stages_at(int place) const;
-  int directions() const { return static_cast<int>(program.graph.rank_of.size()); }
+  int directions() const { return program.graph.rank_of.size(); }
   /// Returns the micro-batches of a direction, ascending.
   std::vector<int> micro_batches_of(int direction) const;
   /// Returns a micro-batch's number among those of its direction.

@@ -9,16 +9,13 @@
 #include <mutex>
 #include <set>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "core/error.h"
 #include "core/hash.h"
-#include "ddl/comm/communicator.h"
-#include "ddl/torch/messages.h"
-#include "pipe/channels.h"
 #include "runtime/passes/autocast.h"
 #include "runtime/pipeline/stage.h"
+#include "runtime/pipeline/stage_channels.h"
 
 namespace spillway::runtime {
 namespace {
@@ -68,13 +65,6 @@ class SavedBuffers {
   std::vector<std::pair<at::Tensor, at::Tensor>> saved_;
 };
 
-/// The ends of a line at one rank.
-struct End {
-  int channel = -1;         ///< number of the courier's channel; −1: both stages are on this rank
-  int stage = 0;            ///< the stage at the other end
-  std::vector<int> values;  ///< parts whose outputs, or their gradients, travel
-};
-
 class Model final : public PipelinedModel {
  public:
   Model(std::shared_ptr<const Pipeline> pipeline, std::unique_ptr<Task> task, const PipelinedOptions& options);
@@ -85,69 +75,70 @@ class Model final : public PipelinedModel {
   std::optional<double> loss(const StepWork& work) override;
   std::optional<double> metric(const Batch& batch, Amp amp) override;
 
-  const std::vector<pipe::FilledItem>& spans() const override { return spans_; }
-  const PipelineTotals& totals() const override { return totals_; }
-  const std::vector<LineTotals>& line_totals() const override { return meter_.totals(); }
-  std::vector<pipe::StageSeconds> take_stage_seconds() override;
+  void follow(const std::vector<pipe::FilledItem>* items, std::function<void(const pipe::FilledItem&)> run) override {
+    items_ = items;
+    run_extra_ = std::move(run);
+  }
+  const std::vector<pipe::FilledItem>& spans() const override { return times_.spans(); }
+  const PipelineTotals& totals() const override { return times_.totals(); }
+  const std::vector<LineTotals>& line_totals() const override { return channels_.totals(); }
+  std::vector<pipe::StageSeconds> take_stage_seconds() override {
+    return times_.take_stage_seconds(plan().program.splits_backward);
+  }
   int64_t number_of(const at::Tensor& parameter) const override { return numbers_.at(parameter.unsafeGetTensorImpl()); }
   void sum_shared_gradients() override;
 
  private:
-  /// A stage of this rank and its lines.
+  /// A stage of this rank.
   struct Own {
     int number = 0;
     int direction = 0;
     Stage stage;
-    std::vector<End> inputs = {}, outputs = {};  ///< activations
-    std::vector<End> errors_in = {}, errors_out = {};
     bool is_first = false, is_last = false;  ///< true for the model's first and last stage
   };
-  /// Values that one stage of this rank has left for another one.
-  using LocalKey = std::tuple<int, int, bool, int64_t>;  // from, to, whether errors, micro-batch
 
   const PipelinePlan& plan() const { return pipeline_->plan; }
   Own& own(int stage);
-  void make_lines();
-  Values receive(const Own& to, const End& end, bool errors, int64_t micro_batch, int64_t samples);
-  void send(const Own& from, const End& end, bool errors, int64_t micro_batch, const Values& values);
+  /// Returns the program of this rank, without extras.
+  std::vector<pipe::FilledItem> own_program() const;
   Stage::BeforePart seeding(int64_t step, int64_t micro_batch) const;
-  Values take_inputs(const Own& at, int64_t micro_batch, int64_t samples);
-  void done(const pipe::Item& item, double begin);
-  bool recomputes(const Own& at, int64_t micro_batch) const;
+  Batch batch_of(const Own& at, const StepWork& work, int64_t micro_batch) const;
+  bool recomputes(const Own& at, int micro_batch) const;
   at::Tensor loss_of(const at::Tensor& output, const Batch& batch, const Own& at) const;
   void forward_again(Own& at, const StepWork& work, int64_t micro_batch);
-  void run_extra(const pipe::FilledItem& extra, const StepWork& work);
-  void forward(Own& at, const StepWork& work, int64_t micro_batch);
-  void backward(Own& at, const StepWork& work, int64_t micro_batch);
-  void backward_weights(Own& at, int64_t micro_batch);
+  void run_extra(const pipe::FilledItem& extra);
+  void forward(const pipe::Item& item, const StepWork& work);
+  void backward(const pipe::Item& item, const StepWork& work);
+  void backward_weights(const pipe::Item& item);
   void run_item(const pipe::Item& item, const StepWork& work);
   /// Runs a micro-batch through all stages without gradients. Returns the model's output on the last stage's rank.
   at::Tensor evaluate(const Batch& batch, int64_t micro_batch, const Stage::BeforePart& before_part);
 
   const std::shared_ptr<const Pipeline> pipeline_;
   const PipelinedOptions options_;
-  const std::shared_ptr<PipelineClock> clock_;
   const std::shared_ptr<const Objective> objective_;
-  std::shared_ptr<torch::nn::Module> module_;
+  const std::shared_ptr<torch::nn::Module> module_;
   std::map<const c10::TensorImpl*, int64_t> numbers_;  ///< numbers among the whole model's parameters
   std::vector<Own> stages_;
-  ddl::Messages messages_;
-  std::map<LocalKey, Values> local_;
-  bool is_learning_ = false;  ///< within learn(), the only one whose times count
-  int64_t pass_ = 0;          ///< passes over micro-batches so far, the same on every rank: the stamp's step
+  StageChannels channels_;
+  PipelineTimes times_;
   std::vector<at::Tensor> losses_;
-  std::vector<pipe::FilledItem> spans_;
-  PipelineTotals totals_;
-  LineMeter meter_;
-  std::vector<pipe::StageSeconds> stage_sums_;  ///< by stage, since they were taken
-  std::vector<int64_t> stage_passes_;           ///< forwards of each stage since then
+  const std::vector<pipe::FilledItem>* items_ = nullptr;
+  std::function<void(const pipe::FilledItem&)> run_extra_;
 };
+
+PipelinedOptions with_clock(PipelinedOptions options) {
+  if (!options.clock) options.clock = std::make_shared<SteadyPipelineClock>();
+  return options;
+}
 
 Model::Model(std::shared_ptr<const Pipeline> pipeline, std::unique_ptr<Task> task, const PipelinedOptions& options)
     : pipeline_(std::move(pipeline)),
-      options_(options),
-      clock_(options.clock ? options.clock : std::make_shared<SteadyPipelineClock>()),
-      objective_(task->objective()) {
+      options_(with_clock(options)),
+      objective_(task->objective()),
+      module_(module_at(plan(), pipeline_->place, *task)),
+      channels_(pipeline_, options_.device, options_.clock),
+      times_(plan().stages(), options_.clock) {
   const std::vector<Part> parts = task->parts();
   for (const auto [stage, direction] : plan().stages_at(pipeline_->place))
     stages_.push_back({.number = stage,
@@ -155,123 +146,42 @@ Model::Model(std::shared_ptr<const Pipeline> pipeline, std::unique_ptr<Task> tas
                        .stage = Stage(parts, plan().first_part(stage), plan().first_part(stage + 1)),
                        .is_first = stage == 0,
                        .is_last = stage + 1 == plan().stages()});
-  stage_sums_.resize(plan().stages());
-  stage_passes_.resize(plan().stages());
-  module_ = module_at(plan(), pipeline_->place, *task);
   for (const at::Tensor& parameter : task->module().parameters())
     numbers_.emplace(parameter.unsafeGetTensorImpl(), std::ssize(numbers_));
-  make_lines();
-}
-
-void Model::make_lines() {
-  const auto& graph = plan().program.graph;
-  std::vector<ddl::Channel> channels;
-  const auto all = pipe::channels(plan().program);
-  // Returns the courier's channel of a line, made when it is first asked for.
-  const auto channel_of = [&](int from, int to, bool errors, int direction, int64_t bytes) {
-    const auto line = std::find_if(all.begin(), all.end(), [&](const pipe::Channel& l) {
-      return l.from_stage == from && l.to_stage == to && l.is_gradient == errors && l.copy == direction;
-    });
-    if (line == all.end()) return -1;
-    const bool sends = line->from_rank == pipeline_->place;
-    channels.push_back({.name = pipe::describe(*line),
-                        .number = static_cast<int>(line - all.begin()),
-                        .peer = sends ? line->to_rank : line->from_rank,
-                        .sends = sends,
-                        .bytes = bytes,
-                        .slots = plan().slots});
-    meter_.add(channels.back().number, *line);
-    return static_cast<int>(channels.size()) - 1;
-  };
-  for (size_t i = 0; i < graph.edges.size(); ++i) {
-    const auto [from, to] = graph.edges[i];
-    const auto& values = plan().values_of_edge[i];
-    int64_t bytes = 0;
-    for (int value : values) bytes += plan().values[value].bytes();
-    for (Own& at : stages_) {
-      if (at.number == from) {
-        at.outputs.push_back({channel_of(from, to, false, at.direction, bytes), to, values});
-        at.errors_in.push_back({channel_of(to, from, true, at.direction, bytes), to, values});
-      }
-      if (at.number == to) {
-        at.inputs.push_back({channel_of(from, to, false, at.direction, bytes), from, values});
-        at.errors_out.push_back({channel_of(to, from, true, at.direction, bytes), from, values});
-      }
-    }
-  }
-  messages_ = ddl::make_messages(pipeline_->of_copy->duplicate(), std::move(channels));
 }
 
 Model::Own& Model::own(int stage) {
   return *std::find_if(stages_.begin(), stages_.end(), [&](const Own& own) { return own.number == stage; });
 }
 
-Values Model::receive(const Own& to, const End& end, bool errors, int64_t micro_batch, int64_t samples) {
-  if (end.channel < 0) {
-    auto left = local_.extract({end.stage, to.number, errors, micro_batch});
-    return std::move(left.mapped());
-  }
-  const double start = clock_->now();
-  Values values;
-  std::vector<at::Tensor> tensors;
-  for (int value : end.values) {
-    tensors.push_back(plan().values[value].empty(samples, options_.device));
-    values[value] = tensors.back();
-  }
-  clock_->received(ddl::receive_(tensors, messages_, end.channel, {pass_, micro_batch, 0}));
-  if (is_learning_) totals_.wait += clock_->now() - start;
-  return values;
-}
-
-void Model::send(const Own& from, const End& end, bool errors, int64_t micro_batch, const Values& values) {
-  if (end.channel < 0) {
-    Values& left = local_[{from.number, end.stage, errors, micro_batch}];
-    for (int value : end.values) left[value] = values.at(value);
-    return;
-  }
-  std::vector<at::Tensor> tensors;
-  for (int value : end.values) tensors.push_back(values.at(value).contiguous(plan().values[value].format));
-  ddl::send(tensors, messages_, end.channel, {pass_, micro_batch, clock_->now()});
+std::vector<pipe::FilledItem> Model::own_program() const {
+  std::vector<pipe::FilledItem> items;
+  for (const pipe::Item& item : plan().program.items[pipeline_->place]) items.push_back({.item = item});
+  return items;
 }
 
 Stage::BeforePart Model::seeding(int64_t step, int64_t micro_batch) const {
   uint64_t hash = hash_in(kHashSeed, options_.seed);
-  for (int64_t number : {step, micro_batch, int64_t{pipeline_->copy}})
-    hash = hash_in(hash, static_cast<uint64_t>(number));
+  for (int64_t number : {step, micro_batch, int64_t{pipeline_->copy}}) hash = hash_in(hash, number);
   return [hash, device = options_.device](int part) {
     at::Generator generator = at::globalContext().defaultGenerator(device);
     const std::lock_guard lock(generator.mutex());
-    generator.set_current_seed(hash_in(hash, static_cast<uint64_t>(part)));
+    generator.set_current_seed(hash_in(hash, part));
   };
 }
 
-Values Model::take_inputs(const Own& at, int64_t micro_batch, int64_t samples) {
-  Values inputs;
-  for (const End& end : at.inputs) inputs.merge(receive(at, end, /*errors=*/false, micro_batch, samples));
-  return inputs;
-}
-
-void Model::done(const pipe::Item& item, double begin) {
-  clock_->done(item);
-  const double end = clock_->now();
-  spans_.push_back({.item = item, .begin = begin, .end = end});
-  const bool is_forward = item.work == pipe::Work::forward;
-  (is_forward ? totals_.forward : totals_.backward) += end - begin;
-  pipe::StageSeconds& sums = stage_sums_[item.stage];
-  if (is_forward) ++stage_passes_[item.stage];
-  (is_forward                                 ? sums.forward
-   : item.work == pipe::Work::weight_gradient ? sums.weight_gradient
-                                              : sums.input_gradient) += end - begin;
+/// Returns a micro-batch where the stage reads cases or targets; else an empty one.
+Batch Model::batch_of(const Own& at, const StepWork& work, int64_t micro_batch) const {
+  return at.is_first || at.is_last ? work.batch(micro_batch) : Batch();
 }
 
 /// True where a stage's backward of a micro-batch runs its forward again. Where backward follows at once, nothing would
 /// be saved.
-bool Model::recomputes(const Own& at, int64_t micro_batch) const {
+bool Model::recomputes(const Own& at, int micro_batch) const {
   if (!plan().recompute) return false;
   const auto& program = plan().program.items[pipeline_->place];
-  const auto item = std::find(program.begin(), program.end(),
-                              pipe::Item{pipe::Work::forward, at.number, static_cast<int>(micro_batch)});
-  return *std::next(item) != pipe::Item{plan().program.backward_work(), at.number, static_cast<int>(micro_batch)};
+  const auto item = std::find(program.begin(), program.end(), pipe::Item{pipe::Work::forward, at.number, micro_batch});
+  return *std::next(item) != pipe::Item{plan().program.backward_work(), at.number, micro_batch};
 }
 
 /// Returns what backward of the last stage begins at.
@@ -282,37 +192,34 @@ at::Tensor Model::loss_of(const at::Tensor& output, const Batch& batch, const Ow
   return share > 1 ? loss / share : loss;
 }
 
-void Model::run_extra(const pipe::FilledItem& extra, const StepWork& work) {
-  const double begin = clock_->now();
-  work.run_extra(extra);
-  clock_->extra_done(extra);
-  spans_.push_back(extra);
-  spans_.back().begin = begin;
-  spans_.back().end = clock_->now();
-  totals_.extras += spans_.back().end - begin;
+void Model::run_extra(const pipe::FilledItem& extra) {
+  const double begin = times_.now();
+  run_extra_(extra);
+  times_.extra_done(extra, begin);
 }
 
-void Model::forward(Own& at, const StepWork& work, int64_t micro_batch) {
-  const Batch batch = at.is_first || at.is_last ? work.batch(micro_batch) : Batch();
+void Model::forward(const pipe::Item& item, const StepWork& work) {
+  Own& at = own(item.stage);
+  const Batch batch = batch_of(at, work, item.micro_batch);
   const int64_t samples = plan().values.front().sizes.front();
-  const Values inputs = take_inputs(at, micro_batch, samples);
-  const double begin = clock_->now();
+  const Values inputs = channels_.take_inputs(item.stage, item.micro_batch, samples);
+  const double begin = times_.now();
   const Autocast autocast(work.amp, options_.device.type());
-  const bool again = recomputes(at, micro_batch);
+  const bool again = recomputes(at, item.micro_batch);
   const at::AutoGradMode with_graph(!again);
-  const Values outputs = at.stage.forward(micro_batch, inputs, batch, seeding(work.step, micro_batch));
+  const Values outputs = at.stage.forward(item.micro_batch, inputs, batch, seeding(work.step, item.micro_batch));
   if (at.is_last) {
-    const at::Tensor loss = loss_of(at.stage.output(micro_batch), batch, at);
+    const at::Tensor loss = loss_of(at.stage.output(item.micro_batch), batch, at);
     losses_.push_back(plan().directions() > 1 ? loss.detach() / plan().directions() : loss.detach());
-    if (!again) at.stage.set_loss(micro_batch, work.loss_scale != 1 ? loss * work.loss_scale : loss);
+    if (!again) at.stage.set_loss(item.micro_batch, work.loss_scale != 1 ? loss * work.loss_scale : loss);
   }
-  if (again) at.stage.forget_outputs(micro_batch);
-  done({pipe::Work::forward, at.number, static_cast<int>(micro_batch)}, begin);
-  for (const End& end : at.outputs) send(at, end, /*errors=*/false, micro_batch, outputs);
+  if (again) at.stage.forget_outputs(item.micro_batch);
+  times_.done(item, begin);
+  channels_.send_outputs(item.stage, item.micro_batch, outputs);
 }
 
 void Model::forward_again(Own& at, const StepWork& work, int64_t micro_batch) {
-  const Batch batch = at.is_first || at.is_last ? work.batch(micro_batch) : Batch();
+  const Batch batch = batch_of(at, work, micro_batch);
   const Autocast autocast(work.amp, options_.device.type());
   const SavedBuffers statistics(*module_);  // they have counted this micro-batch
   at.stage.forward_again(micro_batch, batch, seeding(work.step, micro_batch));
@@ -321,72 +228,65 @@ void Model::forward_again(Own& at, const StepWork& work, int64_t micro_batch) {
   at.stage.set_loss(micro_batch, work.loss_scale != 1 ? loss * work.loss_scale : loss);
 }
 
-void Model::backward(Own& at, const StepWork& work, int64_t micro_batch) {
+void Model::backward(const pipe::Item& item, const StepWork& work) {
+  Own& at = own(item.stage);
   const int64_t samples = plan().values.front().sizes.front();
-  Values errors;
-  for (const End& end : at.errors_in)
-    for (auto& [value, error] : receive(at, end, /*errors=*/true, micro_batch, samples)) {
-      const auto [known, is_new] = errors.try_emplace(value, error);
-      if (!is_new) known->second = known->second + error;
-    }
-  const double begin = clock_->now();
-  if (recomputes(at, micro_batch)) forward_again(at, work, micro_batch);
+  const Values errors = channels_.take_errors(item.stage, item.micro_batch, samples);
+  const double begin = times_.now();
+  if (recomputes(at, item.micro_batch)) forward_again(at, work, item.micro_batch);
   if (work.before_backward)
-    work.before_backward(at.stage.roots(micro_batch),
+    work.before_backward(at.stage.roots(item.micro_batch),
                          {.count = samples,
                           .again = &at != &stages_.front(),
-                          .micro_batch = plan().number_in_direction(static_cast<int>(micro_batch))});
+                          .micro_batch = plan().number_in_direction(item.micro_batch)});
   const bool splits = plan().program.splits_backward;
   const Values of_inputs =
-      splits ? at.stage.backward_inputs(micro_batch, errors) : at.stage.backward(micro_batch, errors);
-  done({plan().program.backward_work(), at.number, static_cast<int>(micro_batch)}, begin);
-  for (const End& end : at.errors_out) send(at, end, /*errors=*/true, micro_batch, of_inputs);
+      splits ? at.stage.backward_inputs(item.micro_batch, errors) : at.stage.backward(item.micro_batch, errors);
+  times_.done(item, begin);
+  channels_.send_errors(item.stage, item.micro_batch, of_inputs);
 }
 
-void Model::backward_weights(Own& at, int64_t micro_batch) {
-  const double begin = clock_->now();
-  at.stage.backward_weights(micro_batch);
-  done({pipe::Work::weight_gradient, at.number, static_cast<int>(micro_batch)}, begin);
+void Model::backward_weights(const pipe::Item& item) {
+  const double begin = times_.now();
+  own(item.stage).stage.backward_weights(item.micro_batch);
+  times_.done(item, begin);
 }
 
 void Model::run_item(const pipe::Item& item, const StepWork& work) {
-  if (item.work == pipe::Work::update) return;
-  Own& at = own(item.stage);
-  if (item.work == pipe::Work::forward)
-    forward(at, work, item.micro_batch);
-  else if (item.work == pipe::Work::weight_gradient)
-    backward_weights(at, item.micro_batch);
-  else
-    backward(at, work, item.micro_batch);
+  switch (item.work) {
+    case pipe::Work::forward:
+      return forward(item, work);
+    case pipe::Work::backward:
+    case pipe::Work::input_gradient:
+      return backward(item, work);
+    case pipe::Work::weight_gradient:
+      return backward_weights(item);
+    case pipe::Work::update:
+      return;
+  }
 }
 
 at::Tensor Model::learn(const StepWork& work) {
-  ++pass_;
+  channels_.begin_pass();
   losses_.clear();
-  spans_.clear();
-  if (messages_->courier) meter_.start(*messages_->courier);
-  is_learning_ = true;
-  clock_->start();
+  channels_.start();
+  times_.start();
   const auto& program = plan().program.items[pipeline_->place];
   // Where gradients of weights come later, no backward completes all gradients.
   const auto last = std::find_if(program.rbegin(), program.rend(),
                                  [](const pipe::Item& item) { return item.work == pipe::Work::backward; });
   const bool announces = stages_.size() == 1 && last != program.rend() && work.before_last_backward;
-  std::vector<pipe::FilledItem> alone;
-  for (const pipe::Item& item : program) alone.push_back({.item = item});
-  for (const pipe::FilledItem& filled : work.items ? *work.items : alone) {
-    const pipe::Item& item = filled.item;
+  const std::vector<pipe::FilledItem> items = items_ ? *items_ : own_program();
+  for (const pipe::FilledItem& filled : items) {
     if (filled.extra >= 0) {
-      run_extra(filled, work);
+      run_extra(filled);
       continue;
     }
-    if (announces && item == *last) work.before_last_backward();
-    run_item(item, work);
+    if (announces && filled.item == *last) work.before_last_backward();
+    run_item(filled.item, work);
   }
-  ++totals_.passes;
-  totals_.seconds += clock_->now();
-  is_learning_ = false;
-  if (messages_->courier) meter_.stop(*messages_->courier);
+  times_.stop(channels_.waited());
+  channels_.stop();
   at::Tensor sum;
   for (const at::Tensor& loss : losses_) sum = sum.defined() ? sum + loss : loss;
   losses_.clear();
@@ -395,11 +295,11 @@ at::Tensor Model::learn(const StepWork& work) {
 
 at::Tensor Model::evaluate(const Batch& batch, int64_t micro_batch, const Stage::BeforePart& before_part) {
   at::Tensor output;
-  for (Own& at : stages_) {
+  for (const Own& at : stages_) {
     if (at.direction != 0) continue;
-    const Values inputs = take_inputs(at, micro_batch, batch.input.size(0));
-    Values outputs = at.stage.evaluate(inputs, batch, before_part);
-    for (const End& end : at.outputs) send(at, end, /*errors=*/false, micro_batch, outputs);
+    const Values inputs = channels_.take_inputs(at.number, micro_batch, batch.input.size(0));
+    const Values outputs = at.stage.evaluate(inputs, batch, before_part);
+    channels_.send_outputs(at.number, micro_batch, outputs);
     if (at.is_last) output = outputs.at(at.stage.last_part());
   }
   return output;
@@ -407,7 +307,7 @@ at::Tensor Model::evaluate(const Batch& batch, int64_t micro_batch, const Stage:
 
 std::optional<double> Model::loss(const StepWork& work) {
   const at::NoGradGuard no_grad;
-  ++pass_;
+  channels_.begin_pass();
   double sum = 0;
   for (int64_t i = 0; i < work.micro_batches; ++i) {
     const Batch batch = work.batch(i);
@@ -421,24 +321,10 @@ std::optional<double> Model::loss(const StepWork& work) {
 
 std::optional<double> Model::metric(const Batch& batch, Amp amp) {
   const Evaluation evaluation(*module_);
-  ++pass_;
+  channels_.begin_pass();
   const Autocast autocast(amp, options_.device.type());
   const at::Tensor output = evaluate(batch, 0, [](int) {});
   return output.defined() ? std::optional(objective_->metric(output, batch)) : std::nullopt;
-}
-
-std::vector<pipe::StageSeconds> Model::take_stage_seconds() {
-  std::vector<pipe::StageSeconds> means = std::exchange(stage_sums_, std::vector<pipe::StageSeconds>(plan().stages()));
-  const auto passes = std::exchange(stage_passes_, std::vector<int64_t>(plan().stages()));
-  for (size_t stage = 0; stage < means.size(); ++stage) {
-    pipe::StageSeconds& mean = means[stage];
-    const auto items = static_cast<double>(std::max<int64_t>(1, passes[stage]));
-    mean.forward /= items;
-    mean.input_gradient /= items;
-    mean.weight_gradient /= items;
-    if (!plan().program.splits_backward) mean.input_gradient = mean.weight_gradient = mean.input_gradient / 2;
-  }
-  return means;
 }
 
 void Model::sum_shared_gradients() {

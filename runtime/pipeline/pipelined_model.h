@@ -1,12 +1,14 @@
 /// This rank's stages of a model that is cut over ranks, in training.
 #pragma once
+#include <functional>
 #include <memory>
 #include <vector>
 
+#include "runtime/models/trainable_model.h"
 #include "runtime/pipeline/line_meter.h"
 #include "runtime/pipeline/pipeline.h"
 #include "runtime/pipeline/pipeline_clock.h"
-#include "runtime/pipeline/trainable_model.h"
+#include "runtime/pipeline/pipeline_times.h"
 
 namespace spillway::runtime {
 
@@ -16,19 +18,14 @@ struct PipelinedOptions {
   std::shared_ptr<PipelineClock> clock = nullptr;  ///< null: a steady clock
 };
 
-/// The seconds of all learn() calls of a rank, by its clock.
-struct PipelineTotals {
-  int64_t passes = 0;
-  double seconds = 0;  ///< from the first item to the last one
-  double forward = 0, backward = 0;
-  double wait = 0;    ///< for messages
-  double extras = 0;  ///< other work between the items
-};
-
 /// A model whose stages are on the ranks of a pipeline. Each rank runs its items in the order of the plan's program.
 /// Messages travel meanwhile. Weights of other ranks' stages are freed.
 class PipelinedModel : public TrainableModel {
  public:
+  /// Makes each learn() run these items and extras in their order, where the rank does other work while it waits. Null:
+  /// the plan's program. `run_extra` does the work of an extra. `items` must outlive those calls.
+  virtual void follow(const std::vector<pipe::FilledItem>* items,
+                      std::function<void(const pipe::FilledItem& extra)> run_extra) = 0;
   /// Returns the items and the extras of the last learn(), in order, with their times by the clock.
   virtual const std::vector<pipe::FilledItem>& spans() const = 0;
   virtual const PipelineTotals& totals() const = 0;

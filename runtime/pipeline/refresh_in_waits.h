@@ -3,7 +3,6 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +10,8 @@
 #include "kfac/kfac.h"
 #include "pipe/fill.h"
 #include "runtime/pipeline/pipeline.h"
+#include "runtime/pipeline/plan_waits.h"
+#include "runtime/pipeline/rank_times.h"
 
 namespace spillway::runtime {
 
@@ -58,9 +59,9 @@ class RefreshInWaits {
   /// Returns the number of plans that were followed so far.
   int plans() const { return plans_; }
   /// Returns the times of this rank, for plan_from().
-  std::string times_of_rank(const CycleSeconds& seconds) const;
+  RankTimes times_of_rank(const CycleSeconds& seconds) const;
   /// Makes the plan from the times of ranks, one or more of each place. Returns false where a piece has not been timed.
-  bool plan_from(const std::vector<std::string>& times);
+  bool plan_from(const std::vector<RankTimes>& times);
 
   /// Returns the plan of all ranks; empty before there is one.
   const pipe::Filled& filled() const { return plan_.filled; }
@@ -81,26 +82,14 @@ class RefreshInWaits {
     size_t index;
   };
 
-  /// A plan of all ranks, and what it was made from.
-  struct Plan {
-    std::vector<pipe::Extra> extras = {};
-    std::vector<kfac::RefreshWork::What> kinds = {};  // of extras
-    pipe::Costs costs = {};
-    pipe::Filled filled = {};
-    bool fills_waits = true;
-  };
-
   bool fills(const kfac::RefreshWork& work) const;
   bool needs_others(int64_t taken, size_t index) const;
   std::vector<Piece> pieces() const;
   PlacedStage stage_of(const kfac::RefreshWork& work) const;
-  /// Returns the extras of a rank from times_of_rank(), numbered from 0.
-  std::vector<pipe::Extra> extras_of(const nlohmann::json& rank) const;
-  /// Makes a plan from times_of_rank() of ranks; nothing where a piece has not been timed.
-  std::optional<Plan> plan_of(const std::vector<std::string>& times) const;
-  /// Takes the extras and the costs of ranks from their times_of_rank().
-  void take(const std::vector<nlohmann::json>& ranks, Plan& plan) const;
-  void follow(Plan plan);
+  /// Adds the pieces of a step of the cycle to `times`. Returns false where one of them has not been timed.
+  bool add_pieces(int64_t step, RankTimes& times) const;
+  std::optional<WaitsPlan> plan_of(const std::vector<RankTimes>& times) const;
+  void follow(WaitsPlan plan);
 
   kfac::Kfac& kfac_;
   const std::shared_ptr<const Pipeline> pipeline_;
@@ -112,7 +101,7 @@ class RefreshInWaits {
   std::vector<Piece> own_;       // in the order of the plan's extras
   int first_own_ = 0;            // number of the first one among the plan's extras
   std::array<double, 4> seconds_{};
-  Plan plan_;
+  WaitsPlan plan_;
   int plans_ = 0;
   int timed_cycles_ = 0;
 };

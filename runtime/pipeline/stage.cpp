@@ -13,7 +13,7 @@ namespace spillway::runtime {
 Stage::Stage(const std::vector<Part>& model, int first, int end)
     : first_(first), parts_(model.begin() + first, model.begin() + end) {
   std::set<int> reads, writes;
-  for (int i = 0; i < static_cast<int>(model.size()); ++i)
+  for (int i = 0; i < std::ssize(model); ++i)
     for (int read : model[i].reads) {
       const bool is_own = i >= first && i < end, reads_own = read >= first && read < end;
       if (is_own && !reads_own) reads.insert(read);
@@ -27,7 +27,7 @@ Stage::Stage(const std::vector<Part>& model, int first, int end)
 Values Stage::run(const Values& inputs, const Batch& batch, const BeforePart& before_part) const {
   Values all = inputs;
   for (size_t i = 0; i < parts_.size(); ++i) {
-    const int part = first_ + static_cast<int>(i);
+    const int part = first_ + i;
     std::vector<at::Tensor> taken;
     for (int read : parts_[i].reads) taken.push_back(all.at(read));
     before_part(part);

@@ -52,7 +52,7 @@ class Stage {
 
   /// Runs the stage without gradients. Returns those of writes(), and the last part's output.
   Values evaluate(const Values& inputs, const Batch& batch, const BeforePart& before_part) const;
-  int last_part() const { return first_ + static_cast<int>(parts_.size()) - 1; }
+  int last_part() const { return first_ + std::ssize(parts_) - 1; }
 
  private:
   struct InFlight {

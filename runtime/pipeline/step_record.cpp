@@ -75,20 +75,22 @@ void move(Spans& spans, double by) {
 
 }  // namespace
 
-void StepTimes::finish_step() {
+void StepTimes::add(const StepMoments& moments) {
+  last = moments;
   ++steps;
-  average_seconds += seconds_between(passed, averaged);
-  update_seconds += seconds_between(averaged, updated);
+  average_seconds += seconds_between(last.passed, last.averaged);
+  update_seconds += seconds_between(last.averaged, last.updated);
 }
 
 Spans measured_spans(const std::vector<pipe::FilledItem>& passes, const StepTimes& times,
                      const RefreshInWaits* in_waits, SteadyTime zero) {
   Spans spans;
   for (const pipe::FilledItem& filled : passes) spans.push_back(span_of(filled, in_waits));
-  move(spans, seconds_between(zero, times.began));
+  const StepMoments& last = times.last;
+  move(spans, seconds_between(zero, last.began));
   const auto at = [&](SteadyTime time) { return seconds_between(zero, time); };
-  spans.push_back({.work = PipelineWork::exchange, .begin = at(times.passed), .end = at(times.averaged)});
-  spans.push_back({.work = PipelineWork::update, .begin = at(times.averaged), .end = at(times.updated)});
+  spans.push_back({.work = PipelineWork::exchange, .begin = at(last.passed), .end = at(last.averaged)});
+  spans.push_back({.work = PipelineWork::update, .begin = at(last.averaged), .end = at(last.updated)});
   return spans;
 }
 

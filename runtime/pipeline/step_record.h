@@ -11,19 +11,25 @@
 
 namespace spillway::runtime {
 
+/// The moments of a step.
+struct StepMoments {
+  SteadyTime began{};     ///< before its passes
+  SteadyTime passed{};    ///< after them
+  SteadyTime averaged{};  ///< after gradients and losses were averaged
+  SteadyTime updated{};   ///< after the optimizer
+};
+
 /// The times of a rank's steps around its passes.
 struct StepTimes {
-  /// The moments of the last step: before its passes, after them, after gradients and losses were averaged, after the
-  /// optimizer.
-  SteadyTime began{}, passed{}, averaged{}, updated{};
+  StepMoments last = {};       ///< moments of the last step
   int64_t step = 0;            ///< number of that step in the run, from 0
   bool fills_waits = false;    ///< K-FAC's work was among that step's items
   int64_t steps = 0;           ///< whole steps so far
   double average_seconds = 0;  ///< seconds from `passed` to `averaged`, of all steps
   double update_seconds = 0;   ///< seconds from `averaged` to `updated`, of all steps
 
-  /// Takes in the step whose moments are complete.
-  void finish_step();
+  /// Adds a whole step.
+  void add(const StepMoments& moments);
 };
 
 /// Returns the work of this rank's last step, in seconds since `zero`. `passes` are the items and extras of its passes.

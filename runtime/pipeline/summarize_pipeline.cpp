@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "ddl/comm/collectives.h"
 #include "ddl/comm/communicator.h"
 #include "pipe/channels.h"
 #include "pipe/simulate.h"
-#include "runtime/pipeline/exchange.h"
 
 namespace spillway::runtime {
 namespace {
@@ -22,7 +22,7 @@ json lines_json(const PipelineRun& run) {
   json lines = json::array();
   for (const LineTotals& line : run.model.line_totals()) {
     const bool sends = line.line.from_rank == run.pipeline.place;
-    lines.push_back({line.number, sends ? line.bytes : 0, line.waited});
+    lines.push_back({{"number", line.number}, {"sent_bytes", sends ? line.bytes : 0}, {"waited", line.waited}});
   }
   return lines;
 }
@@ -32,14 +32,18 @@ json spans_json(const PipelineRun& run) {
   if (!run.recorded_since) return nullptr;
   json spans = json::array();
   for (const PipelineSpan& span : measured_spans(run.model.spans(), run.times, run.in_waits, *run.recorded_since))
-    spans.push_back({span.work, span.stage, span.micro_batch, span.begin, span.end});
+    spans.push_back({{"work", span.work},
+                     {"stage", span.stage},
+                     {"micro_batch", span.micro_batch},
+                     {"begin", span.begin},
+                     {"end", span.end}});
   return spans;
 }
 
 std::vector<PipelineSpan> spans_of(const json& rank) {
   std::vector<PipelineSpan> spans;
   for (const json& span : rank["spans"])
-    spans.push_back({span[0].get<PipelineWork>(), span[1], span[2], span[3], span[4]});
+    spans.push_back({span["work"].get<PipelineWork>(), span["stage"], span["micro_batch"], span["begin"], span["end"]});
   return spans;
 }
 
@@ -97,9 +101,9 @@ std::vector<PipelineChannelSummary> channels_of(const PipelineRun& run, const st
                         .to_rank = line.to_rank * run.pipeline.copies + run.pipeline.copy});
   for (const json& rank : ranks)
     for (const json& line : rank["lines"]) {
-      PipelineChannelSummary& channel = channels.at(line[0].get<size_t>());
-      channel.bytes_per_step += line[1].get<double>() / passes;
-      channel.exposed_seconds += line[2].get<double>() / passes;
+      PipelineChannelSummary& channel = channels.at(line["number"].get<size_t>());
+      channel.bytes_per_step += line["sent_bytes"].get<double>() / passes;
+      channel.exposed_seconds += line["waited"].get<double>() / passes;
     }
   return channels;
 }
@@ -112,7 +116,7 @@ void add_plan(const RefreshInWaits& in_waits, PipelineSummary& summary) {
                     filled.unfilled_seconds / cycle,
                     *std::max_element(filled.filled.begin(), filled.filled.end()) / cycle};
   for (size_t place = 0; place < summary.ranks.size(); ++place) {
-    const RefreshSteps steps = refresh_steps(filled, in_waits.extras(), static_cast<int>(place));
+    const RefreshSteps steps = refresh_steps(filled, in_waits.extras(), place);
     summary.ranks[place].refresh_steps_mean = steps.mean;
     summary.ranks[place].age_steps_max = steps.oldest;
   }
@@ -144,7 +148,7 @@ PipelineStep step_of(const PipelineRun& run, const std::vector<json>& ranks) {
 PipelineSummary summarize_pipeline(const PipelineRun& run) {
   const PipelinePlan& plan = run.pipeline.plan;
   std::vector<json> ranks;
-  for (const std::string& text : gather_texts(*run.pipeline.of_copy, describe_own(run).dump()))
+  for (const std::string& text : ddl::gather_texts(*run.pipeline.of_copy, describe_own(run).dump()))
     ranks.push_back(json::parse(text));
   PipelineSummary summary{.schedule = std::string(name(plan.schedule)),
                           .copies = run.pipeline.copies,
@@ -154,7 +158,7 @@ PipelineSummary summarize_pipeline(const PipelineRun& run) {
                           .channels = channels_of(run, ranks)};
   for (const json& rank : ranks) {
     PipelineRankSummary& own = summary.ranks.emplace_back(rank_of(rank));
-    own.rank = static_cast<int>(std::ssize(summary.ranks) - 1) * run.pipeline.copies + run.pipeline.copy;
+    own.rank = (std::ssize(summary.ranks) - 1) * run.pipeline.copies + run.pipeline.copy;
     summary.pass_seconds = std::max(summary.pass_seconds, rank["pass_seconds"].get<double>());
   }
   if (run.in_waits && run.in_waits->filled().steps() > 0) add_plan(*run.in_waits, summary);

@@ -12,10 +12,17 @@
 #include <vector>
 
 #include "ddl/torch/comm.h"
-#include "runtime/options/run_position.h"
 #include "runtime/options/train_options.h"
 
 namespace spillway::runtime {
+
+/// The position of a saved run.
+struct RunPosition {
+  int64_t step = 0;  ///< steps done since the very first
+  /// Training cases that all ranks drew in these steps together, whatever the number of ranks.
+  int64_t cases_drawn = 0;
+  int64_t ranks = 0;  ///< ranks of the run that saved it; 0: unknown
+};
 
 /// One tensor of a run, equal on all ranks that hold it.
 struct StateTensor {

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "kfac/state_entry.h"
-#include "runtime/pipeline/exchange.h"
 #include "runtime/pipeline/pipeline.h"
+#include "runtime/training/whole_state.h"
 
 namespace spillway::runtime {
 namespace {
@@ -36,7 +36,7 @@ std::vector<StateTensor> kfac_counters(const kfac::Kfac& kfac) {
 kfac::KfacCounters model_counters(const kfac::Kfac& kfac, const RunContext& context) {
   kfac::KfacCounters counters = kfac.counters();
   if (!context.pipeline) return counters;
-  // Of the places with the same stages the first one counts.
+  // The first one of the places with the same stages counts.
   const Pipeline& pipeline = *context.pipeline;
   const bool counts = pipeline.plan.holders_of(pipeline.place).front() == pipeline.place;
   at::Tensor own = at::zeros({1, std::ssize(kOfStages)}, at::kLong);

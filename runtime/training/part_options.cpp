@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "ddl/comm/communicator.h"
-#include "runtime/pipeline/exchange.h"
 #include "runtime/pipeline/pipeline.h"
+#include "runtime/training/whole_state.h"
 
 namespace spillway::runtime {
 

@@ -236,7 +236,7 @@ void set_refresh(RunContext& context, int64_t interval, int64_t delay) {
     double& cost = costs.emplace_back(0);
     for (const kfac::FactorShape& factor : shape.factors()) cost += kfac::decomposition_flops(shape, factor);
   }
-  const auto refreshes = pipe::rolling_refresh(costs, static_cast<int>(interval), static_cast<int>(delay));
+  const auto refreshes = pipe::rolling_refresh(costs, interval, delay);
   const bool rolls = options.pipeline.refresh == RefreshTurns::rolling;
   for (size_t i = 0; i < shapes.size(); ++i)
     kfac.layer_curvature.push_back({.layer = shapes[i].name,

@@ -12,8 +12,14 @@
 #include "ddl/torch/comm.h"
 #include "kfac/plan/layer_shape.h"
 #include "runtime/data/dataset.h"
-#include "runtime/options/run_position.h"
 #include "runtime/options/train_options.h"
+#include "runtime/training/checkpoint.h"
+
+namespace spillway {
+class TrainListener;
+struct TrainRequests;
+struct TrainResult;
+}  // namespace spillway
 
 namespace spillway::swap {
 class KernelTimes;
@@ -47,11 +53,11 @@ struct RunContext {
   int rank() const { return ddl::rank_of(comm); }
   int world() const { return ddl::size_of(comm); }
   /// Returns the number of copies of the model, which draw different cases.
-  int copies() const { return static_cast<int>(world() / options.pipeline.ranks); }
+  int copies() const { return world() / options.pipeline.ranks; }
   /// Returns the copy that this rank has, or has stages of.
   int copy() const { return rank() % copies(); }
   /// Returns the number of ranks that have the same weights.
-  int holders() const { return static_cast<int>(copies() * options.pipeline.holders()); }
+  int holders() const { return copies() * options.pipeline.holders(); }
   /// Returns the ranks that have the same weights as this one; null where this rank is the only one.
   const ddl::Comm& same_weights() const;
 };
@@ -86,8 +92,8 @@ int64_t last_step(const RunContext& context);
 /// Sets KfacOptions::layer_curvature of a run with K-FAC. A run that goes on from a checkpoint has the checkpoint's,
 /// unless a pipeline's late refreshes made that plan or make this run's: those follow from each run's own options. Else
 /// plan_curvature() chooses it where KfacTrainingOptions::time_share asks for that. The positions are counted in one
-/// forward pass of at most two cases, on a model of its own and without a Session. Neither generators nor cases are
-/// drawn on. Collective. Throws BadRequest where options do not go together.
+/// forward pass of at most two cases, on a model of its own and without a Session. The run's random generators and its
+/// sampler stay as they were. Collective. Throws BadRequest where options do not go together.
 void choose_curvature(RunContext& context);
 
 /// Sets the steps in which K-FAC's layers are renewed, and used later, where the model is cut: each layer every
@@ -105,5 +111,8 @@ RunContext make_context(const TrainOptions& options, ddl::Comm comm);
 /// BadRequest.
 RunContext make_dry_context(const TrainOptions& options, ddl::Comm comm = {},
                             std::shared_ptr<swap::KernelTimes> times = nullptr);
+
+/// Trains as train() does, in a context that several runs may share.
+TrainResult train_in_context(const RunContext& context, TrainListener& listener, TrainRequests* requests = nullptr);
 
 }  // namespace spillway::runtime

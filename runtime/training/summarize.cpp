@@ -11,10 +11,10 @@
 #include "core/error.h"
 #include "ddl/allreduce/explain.h"
 #include "ddl/allreduce/tuned_allreduce.h"
+#include "ddl/comm/collectives.h"
 #include "ddl/comm/communicator.h"
 #include "ddl/torch/gpu_backend.h"
 #include "kfac/plan/assignment.h"
-#include "runtime/pipeline/exchange.h"
 #include "runtime/pipeline/pipeline.h"
 #include "runtime/pipeline/summarize_pipeline.h"
 #include "runtime/recording/summarize_paging.h"
@@ -37,13 +37,13 @@ int64_t rss_peak_bytes() {
 
 AllreduceSummary summarize_allreduce(const TrainingRun& run, ddl::CommunicatorHandle& comm, size_t steps) {
   AllreduceSummary summary;
-  const int64_t bytes = run.gradient_bytes();
-  const auto* overlapped = run.gradient_allreduce();
+  const int64_t bytes = run.gradients().bytes();
+  const auto* overlapped = run.gradients().overlapped();
   const double count = static_cast<double>(std::max<size_t>(1, steps));
   summary.levels = comm.communicator->levels().shape();
   summary.bytes_per_step = bytes;
-  summary.seconds_per_step = run.gradient_seconds() / count;
-  summary.exposed_seconds_per_step = run.exposed_gradient_seconds() / count;
+  summary.seconds_per_step = run.gradients().seconds() / count;
+  summary.exposed_seconds_per_step = run.gradients().exposed_seconds() / count;
   if (overlapped) {
     summary.buckets = overlapped->buckets();
     summary.bucket_bytes = overlapped->bucket_bytes();
@@ -67,9 +67,9 @@ AllreduceSummary summarize_allreduce(const TrainingRun& run, ddl::CommunicatorHa
 
 PipelineSummary summarize_pipeline(TrainingRun& run, const Pipeline& pipeline, const StepRecording& recording) {
   PipelineRun ended{.pipeline = pipeline,
-                    .model = *run.pipelined(),
+                    .model = run.pipelined()->model(),
                     .in_waits = run.in_waits(),
-                    .times = run.times(),
+                    .times = run.pipelined()->times(),
                     .peak_bytes = run.session().stats().peak_bytes};
   if (recording.step >= 0) ended.recorded_since = recording.began;
   return summarize_pipeline(ended);
@@ -99,19 +99,24 @@ constexpr double kfac::KfacSeconds::*kPhases[] = {
 void add_stages(KfacSummary& summary, const kfac::Kfac& kfac, const Pipeline& pipeline) {
   json layers = json::object(), seconds = json::array();
   for (const auto& [shape, weight, bias] : kfac.layers())
-    layers[shape.name] = {shape.separable, shape.input_blocks > 1 || shape.output_blocks > 1};
+    layers[shape.name] = {{"is_separable", shape.separable},
+                          {"has_blocks", shape.input_blocks > 1 || shape.output_blocks > 1}};
   for (const auto phase : kPhases) seconds.push_back(summary.seconds.*phase);
-  const int first_holder = pipeline.plan.holders_of(pipeline.place).front();
-  const auto texts = gather_texts(*pipeline.of_copy, json{first_holder, layers, summary.state_bytes, seconds}.dump());
+  const json own{{"first_holder", pipeline.plan.holders_of(pipeline.place).front()},
+                 {"layers", layers},
+                 {"state_bytes", summary.state_bytes},
+                 {"seconds", seconds}};
+  const auto texts = ddl::gather_texts(*pipeline.of_copy, own.dump());
   std::map<int, int64_t> state_bytes;  // by the first place that has a stage
   std::map<std::string, std::pair<bool, bool>> all;
   summary.seconds = {};
   for (const std::string& text : texts) {
     const json rank = json::parse(text);
-    state_bytes.emplace(rank[0].get<int>(), rank[2].get<int64_t>());
-    for (const auto& [name, is] : rank[1].items()) all[name] = {is[0].get<bool>(), is[1].get<bool>()};
+    state_bytes.emplace(rank["first_holder"].get<int>(), rank["state_bytes"].get<int64_t>());
+    for (const auto& [name, layer] : rank["layers"].items())
+      all[name] = {layer["is_separable"].get<bool>(), layer["has_blocks"].get<bool>()};
     for (size_t i = 0; i < std::size(kPhases); ++i)
-      summary.seconds.*kPhases[i] += rank[3][i].get<double>() / static_cast<double>(texts.size());
+      summary.seconds.*kPhases[i] += rank["seconds"][i].get<double>() / static_cast<double>(texts.size());
   }
   summary.layers = std::ssize(all);
   summary.separable_layers =
@@ -126,13 +131,13 @@ void add_stages(KfacSummary& summary, const kfac::Kfac& kfac, const Pipeline& pi
 std::vector<kfac::SkippedLayer> left_alone(const kfac::Kfac& kfac, const RunContext& context) {
   if (!context.pipeline) return kfac.left_alone();
   json own = json::array();
-  for (const auto& [name, reason] : kfac.left_alone()) own.push_back({name, reason});
+  for (const auto& [name, reason] : kfac.left_alone()) own.push_back({{"name", name}, {"reason", reason}});
   std::vector<kfac::SkippedLayer> all;
   std::set<std::string> known;
-  for (const std::string& text : gather_texts(*context.pipeline->of_copy, own.dump()))
+  for (const std::string& text : ddl::gather_texts(*context.pipeline->of_copy, own.dump()))
     for (const json& module : json::parse(text))
-      if (const auto name = module[0].get<std::string>(); known.insert(name).second)
-        all.push_back({name, module[1].get<std::string>()});
+      if (const auto name = module["name"].get<std::string>(); known.insert(name).second)
+        all.push_back({name, module["reason"].get<std::string>()});
   return all;
 }
 

@@ -1,5 +1,3 @@
-#include "runtime/training/train_in_context.h"
-
 #include <algorithm>
 #include <cmath>
 #include <exception>
@@ -21,11 +19,11 @@
 #include "runtime/pipeline/pipeline.h"
 #include "runtime/training/choose_interval.h"
 #include "runtime/training/feasible_workers.h"
-#include "runtime/training/replicas.h"
 #include "runtime/training/summarize.h"
 #include "runtime/training/train.h"
 #include "runtime/training/training_run.h"
 #include "runtime/training/unlimited_profile.h"
+#include "runtime/training/whole_state.h"
 #include "swap/tiers/page_file.h"
 
 namespace spillway::runtime {

@@ -6,36 +6,21 @@
 #include <optional>
 #include <string>
 
-#include "ddl/torch/gradient_allreduce.h"
 #include "kfac/kfac.h"
 #include "runtime/data/sampler.h"
 #include "runtime/interruption/interrupter.h"
-#include "runtime/pipeline/pipelined_model.h"
-#include "runtime/pipeline/refresh_in_waits.h"
-#include "runtime/pipeline/step_record.h"
+#include "runtime/pipeline/pipelined_steps.h"
 #include "runtime/recording/step_recorder.h"
 #include "runtime/results/train_result.h"
 #include "runtime/training/checkpoint.h"
-#include "runtime/training/loss_scaler.h"
+#include "runtime/training/gradient_exchange.h"
 #include "runtime/training/run_context.h"
-#include "swap/optim/optimizer.h"
+#include "runtime/training/weight_update.h"
 #include "swap/session.h"
 
 namespace spillway::runtime {
 
 class RandomState;
-
-/// Returns the optimizer of a model's parameters: `optimizer.kind`'s, and `optimizer.rest`'s for those that it leaves
-/// alone. With `kfac` those are the ones that K-FAC does not precondition. With muon and soap they are vectors,
-/// embeddings and the weights of the model's output layer.
-std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& options, const torch::nn::Module& module,
-                                          const kfac::Kfac* kfac);
-
-/// Requests to a run while it trains, joined over ranks once a step. The requests of one rank apply to every rank.
-struct StepRequests {
-  bool stop = false;        ///< this step is to be the last one
-  bool checkpoint = false;  ///< a checkpoint is to follow this step
-};
 
 /// The end of a step, also of one that was left.
 struct RunStep : StepOutcome {
@@ -83,31 +68,23 @@ class TrainingRun {
   Session& session() { return *session_; }
   /// Returns the model, or this rank's stages of it.
   TrainableModel& model() { return *model_; }
-  const PipelinedModel* pipelined() const { return pipelined_; }
-  /// Returns PipelinedModel::take_stage_seconds() of a model that is cut.
-  std::vector<pipe::StageSeconds> take_stage_seconds() { return pipelined_->take_stage_seconds(); }
+  /// Returns the steps of this rank's stages; null where the model is whole.
+  PipelinedSteps* pipelined() { return pipelined_.get(); }
   /// Returns K-FAC's work in a pipeline's waits; null where there is none. A dry run makes no plan of them by itself.
-  RefreshInWaits* in_waits() { return in_waits_ ? &*in_waits_ : nullptr; }
-  /// Returns the mean seconds of this rank's own work in the steps since the last call, one or more.
-  CycleSeconds take_cycle_seconds();
-  const StepTimes& times() const { return times_; }
+  RefreshInWaits* in_waits() { return pipelined_ ? pipelined_->in_waits() : nullptr; }
   /// Returns the hash of the whole model's weights, on every rank. Collective where the model is cut.
   std::string weights_sha256();
-  const kfac::Kfac* kfac() const { return kfac_ ? &*kfac_ : nullptr; }
-  const LossScaler* loss_scaler() const { return scaler_ ? &*scaler_ : nullptr; }
+  const kfac::Kfac* kfac() const { return update_->kfac(); }
+  const LossScaler* loss_scaler() const { return update_->loss_scaler(); }
   int64_t parameters() const;
-  int64_t gradient_bytes() const { return gradient_bytes_; }
-  /// Returns the time within allreduces of gradients, of all steps. exposed_gradient_seconds() is the part that steps
-  /// waited for.
-  double gradient_seconds() const;
-  double exposed_gradient_seconds() const;
-  const ddl::GradientAllreduce* gradient_allreduce() const { return overlapped_ ? &*overlapped_ : nullptr; }
+  const GradientExchange& gradients() const { return *gradients_; }
 
  private:
   using Cases = std::vector<Batch>;
 
   void make_model();
-  void make_kfac(double grad_worker_frac);
+  /// Lets K-FAC's work fill a pipeline's waits, where the options ask for that.
+  void fill_waits();
   /// Returns the cases of each micro-batch of the next step, in host memory.
   std::vector<Cases> next_cases();
   /// Copies the cases of a micro-batch to the device as one batch.
@@ -132,24 +109,13 @@ class TrainingRun {
   /// Completes the gradients and the loss over the ranks, and joins the ranks' requests. Throws Interrupted on every
   /// rank when one of them has no loss.
   void average(const at::Tensor& loss, RunStep& outcome);
-  /// Averages gradients, buffers and the loss. A rank that leaves the step takes part all the same, because the other
-  /// ranks wait for its gradients.
-  void join(const at::Tensor& loss, RunStep& outcome);
   /// Returns this rank's requests, and takes back the one for a checkpoint.
   StepRequests take_requests();
   /// Runs `body`, which a requested stop ends before its next operator. Returns true when it was ended so, or by a
   /// DiskError, which becomes `failure`. Without requests it runs `body` alone.
   bool leaves(const std::function<void()>& body, std::exception_ptr& failure);
-  /// Returns the gradients of the parameters that have one.
-  std::vector<at::Tensor> gradients() const;
-  /// Preconditions, clips and takes the optimizer's step. Where gradients overflowed, does nothing and returns false.
-  bool apply_gradients();
   /// Returns the parameters and buffers of this rank's module.
   std::vector<StateTensor> weights();
-  /// Returns the seconds since some moment, by the clock of a pipeline's items.
-  double now() const { return context_.clock ? context_.clock->now() : now_(); }
-  /// Multiplies all gradients of the model, so that their 2-norm together is clip_norm at most.
-  void clip_gradients();
   /// Returns everything of this rank that the next step depends on, except the generators.
   std::vector<StateTensor> state();
 
@@ -158,22 +124,13 @@ class TrainingRun {
   TrainRequests* const requests_;
   Interrupter interrupter_;
   std::unique_ptr<Session> session_;
-  std::unique_ptr<TrainableModel> model_;
-  PipelinedModel* pipelined_ = nullptr;  ///< the model, where it is cut
-  std::unique_ptr<Optimizer> optimizer_;
-  std::optional<kfac::Kfac> kfac_;
-  std::optional<RefreshInWaits> in_waits_;  ///< where K-FAC's work fills a pipeline's waits
-  double update_seconds_ = 0;               ///< after the passes of steps, since they were taken
-  int64_t untaken_steps_ = 0;               ///< steps in that
-  const Now now_ = steady_now();
-  StepTimes times_;
-  std::optional<LossScaler> scaler_;
-  std::optional<ddl::GradientAllreduce> overlapped_;
   Sampler sampler_;
   LrSchedule lr_;
   RunPosition position_;
-  int64_t gradient_bytes_ = 0;
-  double after_backward_seconds_ = 0;  ///< time within allreduces
+  std::unique_ptr<TrainableModel> model_;
+  std::unique_ptr<WeightUpdate> update_;
+  std::unique_ptr<PipelinedSteps> pipelined_;  ///< null where the model is whole
+  std::unique_ptr<GradientExchange> gradients_;
 };
 
 }  // namespace spillway::runtime

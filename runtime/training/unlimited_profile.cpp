@@ -18,7 +18,7 @@ namespace spillway::runtime {
 namespace {
 
 /// Windows of smaller operators would cost more than their work.
-constexpr int64_t kSmallestSplitTried = 64 << 10;
+constexpr int64_t kMinSplitTried = 64 << 10;
 
 /// Returns split sizes below `split_bytes` under which a budget may be feasible, the largest first. They are powers of
 /// two besides the default. Floors come near the split size, and above it where arguments cannot be used in windows.
@@ -28,7 +28,7 @@ std::vector<int64_t> smaller_splits(int64_t split_bytes, int64_t budget_bytes) {
   };
   std::vector<int64_t> sizes;
   for (int64_t size : {kDefaultSplitBytes, part(2), part(8)})
-    if (size >= kSmallestSplitTried && size < split_bytes && size <= 2 * budget_bytes &&
+    if (size >= kMinSplitTried && size < split_bytes && size <= 2 * budget_bytes &&
         (sizes.empty() || size < sizes.back()))
       sizes.push_back(size);
   return sizes;
@@ -88,7 +88,7 @@ UnlimitedProfile profile_unlimited_step(const RunContext& context, TrainRequests
   RunContext least = context;
   if (context.options.kfac.preconditioner.strategy == kfac::Strategy::automatic)
     least.options.kfac.preconditioner.strategy = kObservedStrategy;
-  // Of the intervals that will be tried, the shortest one keeps most, because all layers are under way at once.
+  // The shortest of the intervals that will be tried keeps most, because all layers are under way at once.
   const int64_t delay = context.options.kfac.preconditioner.curvature_delay;
   if (context.options.pipeline.choose_interval && !context.options.checkpoint.resume)
     set_refresh(least, delay + 1, delay);
@@ -119,8 +119,8 @@ UnlimitedProfile profile_unlimited_step(const RunContext& context, TrainRequests
   observed.library_bytes = max_over_ranks(context.comm, device.library_bytes());
   observed.floor_operator = need.name;
   observed.floor_operator_bytes = need.leased_bytes + need.own_bytes;
-  observed.gradient_bytes = run.gradient_bytes();
-  observed.gradient_seconds = run.gradient_seconds();
+  observed.gradient_bytes = run.gradients().bytes();
+  observed.gradient_seconds = run.gradients().seconds();
   return observed;
 }
 

@@ -56,7 +56,7 @@ runtime/results      kfac/plan runtime/options runtime/recording swap/schedule
 runtime/report       runtime/options runtime/pictures runtime/planning runtime/recording runtime/results
 runtime/interruption ddl/comm ddl/torch runtime/models runtime/passes swap/gate
 runtime/pipeline     ddl/allreduce ddl/comm ddl/courier ddl/torch kfac pipe runtime/models runtime/options runtime/passes \
-                     runtime/results swap
+                     runtime/results
 runtime/training     core/device core/host ddl/allreduce ddl/comm ddl/torch kfac kfac/comm kfac/factors kfac/plan pipe runtime/data \
                      runtime/interruption runtime/io runtime/models runtime/options runtime/passes runtime/pipeline runtime/planning \
                      runtime/recording runtime/results swap swap/gate swap/optim swap/schedule swap/shapes swap/tiers

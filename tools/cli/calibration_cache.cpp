@@ -36,17 +36,8 @@ constexpr int64_t kMaxFile = 1 << 20;  // some 1000 hosts take 20 KB
 constexpr int64_t kMaxDays = 30;
 /// The ratio of bound to measured time above which the bound must be wrong.
 constexpr double kWrong = 2;
-
-/// Returns every rank's text, of which the first 63 bytes are sent.
-std::vector<std::string> gather_texts(ddl::Communicator& comm, const std::string& text) {
-  std::array<char, 64> own{};
-  std::copy_n(text.begin(), std::min(text.size(), own.size() - 1), own.begin());
-  std::vector<std::array<char, 64>> all(comm.size());
-  ddl::allgather(comm, std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all)));
-  std::vector<std::string> texts;
-  for (const auto& one : all) texts.emplace_back(one.data());
-  return texts;
-}
+/// Bytes of a host's or processor's name that are compared.
+constexpr size_t kMaxName = 63;
 
 /// Beginnings of the names of variables that choose networks and how MPI uses them. Open MPI's mpirun passes its --mca
 /// on as OMPI_MCA_…, among other variables that differ in every launch.
@@ -80,8 +71,8 @@ std::vector<int> cpus_of_ranks(ddl::Communicator& comm) {
 
 /// Returns all that decides the links' costs, as far as ranks can tell.
 json description_of(ddl::Communicator& comm) {
-  return {{"hosts", gather_texts(comm, discover_host().hostname)},
-          {"processors", gather_texts(comm, processor_model())},
+  return {{"hosts", ddl::gather_texts(comm, discover_host().hostname.substr(0, kMaxName))},
+          {"processors", ddl::gather_texts(comm, processor_model().substr(0, kMaxName))},
           {"levels", comm.levels().labels()},
           {"mpi", ddl::MpiRuntime::library()},
           {"variables", network_variables()},

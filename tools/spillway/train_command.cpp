@@ -26,7 +26,6 @@
 #include "runtime/report/report.h"
 #include "runtime/report/result_json.h"
 #include "runtime/training/run_context.h"
-#include "runtime/training/train_in_context.h"
 #include "tools/cli/calibration_cache.h"
 #include "tools/cli/command.h"
 #include "tools/cli/launch.h"

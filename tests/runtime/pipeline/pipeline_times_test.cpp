@@ -135,10 +135,8 @@ TEST(PipelineTimesTest, OtherWorkBetweenTheItemsIsAmongTheSpans) {
                                            {.clock = std::make_shared<VirtualPipelineClock>(costs, extra_seconds)});
         const auto& own = expected[static_cast<size_t>(pipeline->place)];
         std::vector<int> done;
-        StepWork step = work();
-        step.items = &own;
-        step.run_extra = [&](const pipe::FilledItem& extra) { done.push_back(extra.extra); };
-        model->learn(step);
+        model->follow(&own, [&](const pipe::FilledItem& extra) { done.push_back(extra.extra); });
+        model->learn(work());
         double extras = 0;
         std::vector<int> due;
         ASSERT_EQ(model->spans().size(), own.size());
@@ -190,8 +188,7 @@ TEST(PipelineTimesTest, TheSummaryHasTheStepOfEveryRankAndItsPlan) {
     };
     // Rank r's recording began r seconds late, by the clock that the ranks share, and its passes at 10 s.
     PipelineRun run{.pipeline = *pipeline, .model = *model, .peak_bytes = 100 + pipeline->place};
-    run.times = {.began = at(10), .passed = at(100), .averaged = at(101), .updated = at(103)};
-    run.times.finish_step();
+    run.times.add({.began = at(10), .passed = at(100), .averaged = at(101), .updated = at(103)});
     run.recorded_since = at(2 + pipeline->place);
     const PipelineSummary summary = summarize_pipeline(run);
     const auto simulated = pipe::simulate(pipeline->plan.program, costs);

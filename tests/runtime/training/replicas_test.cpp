@@ -1,5 +1,3 @@
-#include "runtime/training/replicas.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -13,8 +11,10 @@
 #include "ddl/comm/collectives.h"
 #include "ddl/comm/thread_world.h"
 #include "runtime/interruption/failure.h"
+#include "runtime/training/gradient_exchange.h"
 #include "runtime/training/run_context.h"
 #include "runtime/training/train.h"
+#include "runtime/training/whole_state.h"
 
 namespace spillway {
 using namespace runtime;

@@ -2,8 +2,8 @@
 
 #include <utility>
 
+#include "runtime/models/trainable_model.h"
 #include "runtime/passes/autocast.h"
-#include "runtime/pipeline/trainable_model.h"
 
 namespace spillway::runtime {
 namespace {

@@ -8,7 +8,6 @@
 #include <optional>
 #include <string_view>
 
-#include "pipe/fill.h"
 #include "runtime/models/task.h"
 #include "runtime/passes/tensor_format.h"
 
@@ -30,9 +29,6 @@ struct StepWork {
   double loss_scale = 1;  ///< factor of the loss that backward begins with, beside 1/micro_batches
   /// Called before each backward with the tensors that it begins at. May be empty.
   std::function<void(at::TensorList roots, const BackwardSamples& samples)> before_backward = {};
-  /// This rank's items and extras, in order, where it does other work while it waits; null: the plan's program.
-  const std::vector<pipe::FilledItem>* items = nullptr;
-  std::function<void(const pipe::FilledItem& extra)> run_extra = {};  ///< does the work of an extra
   /// Called once before the backward after which every gradient is complete. May be empty.
   std::function<void()> before_last_backward = {};
 };
