@@ -42,14 +42,14 @@ struct PipelinePlan {
   std::vector<std::vector<int>> values_of_edge;   ///< by edge of the graph: the parts whose outputs go along it
   pipe::Costs costs;                              ///< measured seconds of the stages
   std::vector<SharedWeight> shared;
-  int slots = 1;  ///< messages that each end of a line keeps
+  int slots = 1;  ///< messages that each end of a channel keeps
 
   int stages() const { return program.graph.stages; }
   /// Returns the first part of a stage; of stages(): the number of parts.
   int first_part(int stage) const;
   /// Returns the first stage that has a submodule.
   int stage_of_module(const std::string& name) const;
-  /// Returns the lines of messages that a rank at a place waits for before an item.
+  /// Returns the number of messages that a rank at a place waits for before an item.
   int messages_before(const pipe::Item& item, int place) const;
   /// Returns the stages of the rank at a place, ascending.
   std::vector<PlacedStage> stages_at(int place) const;

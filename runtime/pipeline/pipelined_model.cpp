@@ -81,7 +81,7 @@ class Model final : public PipelinedModel {
   }
   const std::vector<pipe::FilledItem>& spans() const override { return times_.spans(); }
   const PipelineTotals& totals() const override { return times_.totals(); }
-  const std::vector<LineTotals>& line_totals() const override { return channels_.totals(); }
+  const std::vector<ChannelMessages>& channel_messages() const override { return channels_.totals(); }
   std::vector<pipe::StageSeconds> take_stage_seconds() override {
     return times_.take_stage_seconds(plan().program.splits_backward);
   }
@@ -231,7 +231,7 @@ void Model::forward_again(Own& at, const StepWork& work, int64_t micro_batch) {
 void Model::backward(const pipe::Item& item, const StepWork& work) {
   Own& at = own(item.stage);
   const int64_t samples = plan().values.front().sizes.front();
-  const Values errors = channels_.take_errors(item.stage, item.micro_batch, samples);
+  const Values gradients = channels_.take_gradients(item.stage, item.micro_batch, samples);
   const double begin = times_.now();
   if (recomputes(at, item.micro_batch)) forward_again(at, work, item.micro_batch);
   if (work.before_backward)
@@ -241,9 +241,9 @@ void Model::backward(const pipe::Item& item, const StepWork& work) {
                           .micro_batch = plan().number_in_direction(item.micro_batch)});
   const bool splits = plan().program.splits_backward;
   const Values of_inputs =
-      splits ? at.stage.backward_inputs(item.micro_batch, errors) : at.stage.backward(item.micro_batch, errors);
+      splits ? at.stage.backward_inputs(item.micro_batch, gradients) : at.stage.backward(item.micro_batch, gradients);
   times_.done(item, begin);
-  channels_.send_errors(item.stage, item.micro_batch, of_inputs);
+  channels_.send_gradients(item.stage, item.micro_batch, of_inputs);
 }
 
 void Model::backward_weights(const pipe::Item& item) {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "runtime/models/trainable_model.h"
-#include "runtime/pipeline/line_meter.h"
+#include "runtime/pipeline/channel_meter.h"
 #include "runtime/pipeline/pipeline.h"
 #include "runtime/pipeline/pipeline_clock.h"
 #include "runtime/pipeline/pipeline_times.h"
@@ -29,8 +29,8 @@ class PipelinedModel : public TrainableModel {
   /// Returns the items and the extras of the last learn(), in order, with their times by the clock.
   virtual const std::vector<pipe::FilledItem>& spans() const = 0;
   virtual const PipelineTotals& totals() const = 0;
-  /// Returns the messages of all learn() calls, by line.
-  virtual const std::vector<LineTotals>& line_totals() const = 0;
+  /// Returns the messages of all learn() calls, by channel.
+  virtual const std::vector<ChannelMessages>& channel_messages() const = 0;
   /// Returns the mean seconds of each stage's items since the last call, zeros for other ranks' stages.
   virtual std::vector<pipe::StageSeconds> take_stage_seconds() = 0;
   /// Returns a weight's number among the parameters of the whole model. Throws std::out_of_range for another tensor.

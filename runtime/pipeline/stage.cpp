@@ -68,11 +68,11 @@ std::vector<at::Tensor> Stage::roots(int64_t micro_batch) const {
   return all;
 }
 
-Stage::Begun Stage::begin_backward(int64_t micro_batch, const Values& errors) {
+Stage::Begun Stage::begin_backward(int64_t micro_batch, const Values& gradients) {
   Begun begun{.roots = roots(micro_batch), .gradients = {}, .inputs = {}};
   auto flight = in_flight_.extract(micro_batch);
   if (flight.mapped().loss.defined()) begun.gradients.emplace_back();
-  for (const auto& [part, output] : flight.mapped().outputs) begun.gradients.push_back(errors.at(part));
+  for (const auto& [part, output] : flight.mapped().outputs) begun.gradients.push_back(gradients.at(part));
   begun.inputs = std::move(flight.mapped().inputs);
   return begun;
 }
@@ -87,14 +87,14 @@ Values gradients_of(const Values& leaves) {
 
 }  // namespace
 
-Values Stage::backward(int64_t micro_batch, const Values& errors) {
-  Begun begun = begin_backward(micro_batch, errors);
+Values Stage::backward(int64_t micro_batch, const Values& gradients) {
+  Begun begun = begin_backward(micro_batch, gradients);
   torch::autograd::backward(begun.roots, begun.gradients);
   return gradients_of(begun.inputs);
 }
 
-Values Stage::backward_inputs(int64_t micro_batch, const Values& errors) {
-  Begun begun = begin_backward(micro_batch, errors);
+Values Stage::backward_inputs(int64_t micro_batch, const Values& gradients) {
+  Begun begun = begin_backward(micro_batch, gradients);
   std::vector<at::Tensor> leaves;
   for (const auto& [part, leaf] : begun.inputs) leaves.push_back(leaf);
   SplitBackward& split = waiting_.try_emplace(micro_batch, std::move(begun.roots), leaves).first->second;

@@ -42,11 +42,12 @@ class Stage {
   void set_loss(int64_t micro_batch, at::Tensor loss) { in_flight_.at(micro_batch).loss = std::move(loss); }
   /// Returns the tensors that backward() begins at.
   std::vector<at::Tensor> roots(int64_t micro_batch) const;
-  /// Runs backward of a micro-batch, and forgets it. `errors` are the gradients of writes(). Returns those of reads().
-  Values backward(int64_t micro_batch, const Values& errors);
+  /// Runs backward of a micro-batch, and forgets it. `gradients` are the gradients of writes(). Returns those of
+  /// reads().
+  Values backward(int64_t micro_batch, const Values& gradients);
   /// Runs the part of backward that earlier stages wait for, and keeps what the rest reads. Takes and returns what
   /// backward() does.
-  Values backward_inputs(int64_t micro_batch, const Values& errors);
+  Values backward_inputs(int64_t micro_batch, const Values& gradients);
   /// Runs the rest of a micro-batch's backward, most gradients of weights, and forgets it.
   void backward_weights(int64_t micro_batch);
 
@@ -69,7 +70,7 @@ class Stage {
   };
 
   /// Takes a micro-batch out of those in flight.
-  Begun begin_backward(int64_t micro_batch, const Values& errors);
+  Begun begin_backward(int64_t micro_batch, const Values& gradients);
   /// Runs the parts. Returns the outputs of writes() and of the last part; others go when their last reader has run.
   Values run(const Values& inputs, const Batch& batch, const BeforePart& before_part) const;
 

@@ -16,21 +16,21 @@ StageChannels::StageChannels(std::shared_ptr<const Pipeline> pipeline, c10::Devi
   for (const PlacedStage& at : plan().stages_at(pipeline_->place)) stages_.push_back({.at = at});
   std::vector<ddl::Channel> channels;
   const auto all = pipe::channels(plan().program);
-  // Returns the courier's channel of a line, made when it is first asked for.
-  const auto channel_of = [&](int from, int to, bool errors, int direction, int64_t bytes) -> int {
-    const auto line = std::find_if(all.begin(), all.end(), [&](const pipe::Channel& l) {
-      return l.from_stage == from && l.to_stage == to && l.is_gradient == errors && l.copy == direction;
+  // Returns the number of the courier's channel, made when it is first asked for.
+  const auto channel_of = [&](int from, int to, bool gradients, int direction, int64_t bytes) -> int {
+    const auto found = std::find_if(all.begin(), all.end(), [&](const pipe::Channel& one) {
+      return one.from_stage == from && one.to_stage == to && one.is_gradient == gradients && one.copy == direction;
     });
-    if (line == all.end()) return -1;
-    const bool sends = line->from_rank == pipeline_->place;
-    const int number = line - all.begin();
-    channels.push_back({.name = pipe::describe(*line),
+    if (found == all.end()) return -1;
+    const bool sends = found->from_rank == pipeline_->place;
+    const int number = found - all.begin();
+    channels.push_back({.name = pipe::describe(*found),
                         .number = number,
-                        .peer = sends ? line->to_rank : line->from_rank,
+                        .peer = sends ? found->to_rank : found->from_rank,
                         .sends = sends,
                         .bytes = bytes,
                         .slots = plan().slots});
-    meter_.add(number, *line);
+    meter_.add(number, *found);
     return std::ssize(channels) - 1;
   };
   const auto& edges = plan().program.graph.edges;
@@ -43,11 +43,11 @@ StageChannels::StageChannels(std::shared_ptr<const Pipeline> pipeline, c10::Devi
       const auto [stage, direction] = ends.at;
       if (stage == from) {
         ends.outputs.push_back({channel_of(from, to, false, direction, bytes), to, values});
-        ends.errors_in.push_back({channel_of(to, from, true, direction, bytes), to, values});
+        ends.gradients_in.push_back({channel_of(to, from, true, direction, bytes), to, values});
       }
       if (stage == to) {
         ends.inputs.push_back({channel_of(from, to, false, direction, bytes), from, values});
-        ends.errors_out.push_back({channel_of(to, from, true, direction, bytes), from, values});
+        ends.gradients_out.push_back({channel_of(to, from, true, direction, bytes), from, values});
       }
     }
   }
@@ -68,9 +68,9 @@ const StageChannels::StageEnds& StageChannels::ends_of(int stage) const {
   return *std::find_if(stages_.begin(), stages_.end(), [&](const StageEnds& ends) { return ends.at.stage == stage; });
 }
 
-Values StageChannels::receive(int to, const End& end, bool errors, int64_t micro_batch, int64_t samples) {
+Values StageChannels::receive(int to, const End& end, bool gradients, int64_t micro_batch, int64_t samples) {
   if (end.channel < 0) {
-    auto left = local_.extract({end.stage, to, errors, micro_batch});
+    auto left = local_.extract({end.stage, to, gradients, micro_batch});
     return std::move(left.mapped());
   }
   const double start = clock_->now();
@@ -85,9 +85,9 @@ Values StageChannels::receive(int to, const End& end, bool errors, int64_t micro
   return values;
 }
 
-void StageChannels::send(int from, const End& end, bool errors, int64_t micro_batch, const Values& values) {
+void StageChannels::send(int from, const End& end, bool gradients, int64_t micro_batch, const Values& values) {
   if (end.channel < 0) {
-    Values& left = local_[{from, end.stage, errors, micro_batch}];
+    Values& left = local_[{from, end.stage, gradients, micro_batch}];
     for (int value : end.values) left[value] = values.at(value);
     return;
   }
@@ -99,26 +99,26 @@ void StageChannels::send(int from, const End& end, bool errors, int64_t micro_ba
 Values StageChannels::take_inputs(int stage, int64_t micro_batch, int64_t samples) {
   Values inputs;
   for (const End& end : ends_of(stage).inputs)
-    inputs.merge(receive(stage, end, /*errors=*/false, micro_batch, samples));
+    inputs.merge(receive(stage, end, /*gradients=*/false, micro_batch, samples));
   return inputs;
 }
 
-Values StageChannels::take_errors(int stage, int64_t micro_batch, int64_t samples) {
-  Values errors;
-  for (const End& end : ends_of(stage).errors_in)
-    for (auto& [value, error] : receive(stage, end, /*errors=*/true, micro_batch, samples)) {
-      const auto [known, is_new] = errors.try_emplace(value, error);
-      if (!is_new) known->second = known->second + error;
+Values StageChannels::take_gradients(int stage, int64_t micro_batch, int64_t samples) {
+  Values gradients;
+  for (const End& end : ends_of(stage).gradients_in)
+    for (auto& [value, gradient] : receive(stage, end, /*gradients=*/true, micro_batch, samples)) {
+      const auto [known, is_new] = gradients.try_emplace(value, gradient);
+      if (!is_new) known->second = known->second + gradient;
     }
-  return errors;
+  return gradients;
 }
 
 void StageChannels::send_outputs(int stage, int64_t micro_batch, const Values& outputs) {
-  for (const End& end : ends_of(stage).outputs) send(stage, end, /*errors=*/false, micro_batch, outputs);
+  for (const End& end : ends_of(stage).outputs) send(stage, end, /*gradients=*/false, micro_batch, outputs);
 }
 
-void StageChannels::send_errors(int stage, int64_t micro_batch, const Values& errors) {
-  for (const End& end : ends_of(stage).errors_out) send(stage, end, /*errors=*/true, micro_batch, errors);
+void StageChannels::send_gradients(int stage, int64_t micro_batch, const Values& gradients) {
+  for (const End& end : ends_of(stage).gradients_out) send(stage, end, /*gradients=*/true, micro_batch, gradients);
 }
 
 }  // namespace spillway::runtime

@@ -9,14 +9,14 @@
 #include <vector>
 
 #include "ddl/torch/messages.h"
-#include "runtime/pipeline/line_meter.h"
+#include "runtime/pipeline/channel_meter.h"
 #include "runtime/pipeline/pipeline.h"
 #include "runtime/pipeline/pipeline_clock.h"
 #include "runtime/pipeline/stage.h"
 
 namespace spillway::runtime {
 
-/// The ends of all lines of messages at the stages of one rank. Values for another stage of the rank are kept until it
+/// The ends of all channels at the stages of one rank. Values for another stage of the rank are kept until it
 /// takes them. Thread: one at a time.
 class StageChannels {
  public:
@@ -32,19 +32,19 @@ class StageChannels {
   /// Returns the outputs of other stages that a stage reads. Blocks until they have come. Throws CommError.
   Values take_inputs(int stage, int64_t micro_batch, int64_t samples);
   /// Returns the gradients of a stage's outputs, summed over the stages that read them. Blocks as take_inputs() does.
-  Values take_errors(int stage, int64_t micro_batch, int64_t samples);
+  Values take_gradients(int stage, int64_t micro_batch, int64_t samples);
   /// Sends a stage's outputs to the stages that read them. Throws CommError.
   void send_outputs(int stage, int64_t micro_batch, const Values& outputs);
   /// Sends the gradients of a stage's inputs to the stages that made them. Throws CommError.
-  void send_errors(int stage, int64_t micro_batch, const Values& errors);
+  void send_gradients(int stage, int64_t micro_batch, const Values& gradients);
 
-  /// Returns the messages counted so far, by line.
-  const std::vector<LineTotals>& totals() const { return meter_.totals(); }
+  /// Returns the messages counted so far, by channel.
+  const std::vector<ChannelMessages>& totals() const { return meter_.totals(); }
   /// Returns the counted seconds in which messages were waited for, by the clock.
   double waited() const { return waited_; }
 
  private:
-  /// The end of a line at a stage.
+  /// The end of a channel at a stage.
   struct End {
     int channel = -1;         ///< number of the courier's channel; −1: both stages are on this rank
     int stage = 0;            ///< the stage at the other end
@@ -54,15 +54,15 @@ class StageChannels {
   struct StageEnds {
     PlacedStage at;
     std::vector<End> inputs = {}, outputs = {};  ///< activations
-    std::vector<End> errors_in = {}, errors_out = {};
+    std::vector<End> gradients_in = {}, gradients_out = {};
   };
   /// The key of values that one stage of this rank has left for another one.
-  using LocalKey = std::tuple<int, int, bool, int64_t>;  // from, to, whether errors, micro-batch
+  using LocalKey = std::tuple<int, int, bool, int64_t>;  // from, to, whether gradients, micro-batch
 
   const PipelinePlan& plan() const { return pipeline_->plan; }
   const StageEnds& ends_of(int stage) const;
-  Values receive(int to, const End& end, bool errors, int64_t micro_batch, int64_t samples);
-  void send(int from, const End& end, bool errors, int64_t micro_batch, const Values& values);
+  Values receive(int to, const End& end, bool gradients, int64_t micro_batch, int64_t samples);
+  void send(int from, const End& end, bool gradients, int64_t micro_batch, const Values& values);
 
   const std::shared_ptr<const Pipeline> pipeline_;
   const c10::Device device_;
@@ -73,7 +73,7 @@ class StageChannels {
   int64_t pass_ = 0;  ///< passes so far, the same on every rank: the stamp's step
   bool is_counting_ = false;
   double waited_ = 0;
-  LineMeter meter_;
+  ChannelMeter meter_;
 };
 
 }  // namespace spillway::runtime

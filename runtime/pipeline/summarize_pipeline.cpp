@@ -18,13 +18,13 @@ namespace {
 
 using nlohmann::json;
 
-json lines_json(const PipelineRun& run) {
-  json lines = json::array();
-  for (const LineTotals& line : run.model.line_totals()) {
-    const bool sends = line.line.from_rank == run.pipeline.place;
-    lines.push_back({{"number", line.number}, {"sent_bytes", sends ? line.bytes : 0}, {"waited", line.waited}});
+json channels_json(const PipelineRun& run) {
+  json channels = json::array();
+  for (const ChannelMessages& own : run.model.channel_messages()) {
+    const bool sends = own.channel.from_rank == run.pipeline.place;
+    channels.push_back({{"number", own.number}, {"sent_bytes", sends ? own.bytes : 0}, {"waited", own.waited}});
   }
-  return lines;
+  return channels;
 }
 
 /// Returns the recorded step's spans; null where none was recorded.
@@ -77,7 +77,7 @@ json describe_own(const PipelineRun& run) {
           {"pass_seconds", totals.seconds / static_cast<double>(std::max<int64_t>(1, totals.passes))},
           {"peak_bytes", run.peak_bytes},
           {"held_pair_bytes", run.in_waits ? json(run.in_waits->held_peak_bytes()) : json(nullptr)},
-          {"lines", lines_json(run)},
+          {"channels", channels_json(run)},
           {"zero", std::chrono::duration<double>(zero.time_since_epoch()).count()},
           {"spans", spans_json(run)}};
 }
@@ -92,18 +92,17 @@ PipelineRankSummary rank_of(const json& rank) {
 
 std::vector<PipelineChannelSummary> channels_of(const PipelineRun& run, const std::vector<json>& ranks) {
   const auto passes = static_cast<double>(std::max<int64_t>(1, run.model.totals().passes));
-  const auto lines = pipe::channels(run.pipeline.plan.program);
   std::vector<PipelineChannelSummary> channels;
-  for (const pipe::Channel& line : lines)
-    channels.push_back({.from = line.from_stage,
-                        .to = line.to_stage,
-                        .from_rank = line.from_rank * run.pipeline.copies + run.pipeline.copy,
-                        .to_rank = line.to_rank * run.pipeline.copies + run.pipeline.copy});
+  for (const pipe::Channel& one : pipe::channels(run.pipeline.plan.program))
+    channels.push_back({.from = one.from_stage,
+                        .to = one.to_stage,
+                        .from_rank = one.from_rank * run.pipeline.copies + run.pipeline.copy,
+                        .to_rank = one.to_rank * run.pipeline.copies + run.pipeline.copy});
   for (const json& rank : ranks)
-    for (const json& line : rank["lines"]) {
-      PipelineChannelSummary& channel = channels.at(line["number"].get<size_t>());
-      channel.bytes_per_step += line["sent_bytes"].get<double>() / passes;
-      channel.exposed_seconds += line["waited"].get<double>() / passes;
+    for (const json& own : rank["channels"]) {
+      PipelineChannelSummary& channel = channels.at(own["number"].get<size_t>());
+      channel.bytes_per_step += own["sent_bytes"].get<double>() / passes;
+      channel.exposed_seconds += own["waited"].get<double>() / passes;
     }
   return channels;
 }

@@ -162,7 +162,7 @@ TEST(PipelineTimesTest, OnlyLearningCounts) {
     const auto model = pipelined_model(pipeline, small_mlp(), {.clock = std::make_shared<VirtualPipelineClock>(costs)});
     model->learn(work());
     const double waited = model->totals().wait;
-    const std::vector<LineTotals> lines = model->line_totals();
+    const std::vector<ChannelMessages> lines = model->channel_messages();
     model->metric(batch(), Amp::off);
     model->loss(work());
     EXPECT_EQ(model->totals().wait, waited);
@@ -170,8 +170,8 @@ TEST(PipelineTimesTest, OnlyLearningCounts) {
     ASSERT_EQ(lines.size(), 2u);  // activations and errors
     for (size_t line = 0; line < lines.size(); ++line) {
       EXPECT_EQ(lines[line].bytes, kMicroBatches * 6 * 20 * 4) << "6 cases of 20 hidden units in float32";
-      EXPECT_EQ(model->line_totals()[line].bytes, lines[line].bytes);
-      EXPECT_EQ(model->line_totals()[line].waited, lines[line].waited);
+      EXPECT_EQ(model->channel_messages()[line].bytes, lines[line].bytes);
+      EXPECT_EQ(model->channel_messages()[line].waited, lines[line].waited);
     }
     EXPECT_NE(lines[0].line.is_gradient, lines[1].line.is_gradient);
   });
