@@ -50,7 +50,7 @@ struct Grid {
 };
 
 /// Pictures with the time of a step from left to right: their width, and where the time begins and ends.
-inline constexpr double kTimelineWidth = 1120, kTimelineLeft = 112, kTimelineRight = 940;
+inline constexpr double kTimelineWidth = 1120, kTimelineLeft = 132, kTimelineRight = 920;
 
 /// Draws horizontal lines at `ticks` with labels on the left.
 std::string draw_rows(const Grid& grid, const Axis& axis, const std::vector<Tick>& ticks);

@@ -50,8 +50,8 @@ std::string tooltip(const TraceEvent& longest, size_t count, bool is_run) {
 }
 
 /// Draws a block. Events alternate between two colors, so that neighbors can be told apart; a run of short ones has a
-/// third color.
-std::string draw_block(const Block& block, const TraceEvent& longest, bool is_run, double top, bool& odd) {
+/// third color. The name stands where the next block, which begins at `next`, does not cover it.
+std::string draw_block(const Block& block, const TraceEvent& longest, bool is_run, double top, double next, bool& odd) {
   const double width = std::max(0.6, block.right - block.left);
   if (!is_run) odd = !odd;
   const char* css = is_run ? "b r" : odd ? "b o" : "b";
@@ -59,8 +59,9 @@ std::string draw_block(const Block& block, const TraceEvent& longest, bool is_ru
                         "\" height=\"", decimal(kBarHeight), "\" class=\"", css, "\"><title>",
                         escape(tooltip(longest, block.count, is_run)), "</title></rect>\n");
   const std::string_view name = without_namespace(longest.name);
-  if (!is_run && 6.2 * static_cast<double>(name.size()) + 8 < width)
-    out += draw_text(block.left + width / 2, top + kBarHeight / 2 + 4, "on-bar middle", name);
+  const double seen = std::min(width, next - block.left);
+  if (!is_run && 6.2 * static_cast<double>(name.size()) + 8 < seen)
+    out += draw_text(block.left + seen / 2, top + kBarHeight / 2 + 4, "on-bar middle", name);
   return out;
 }
 
@@ -129,8 +130,11 @@ std::string draw_lanes(const std::vector<TraceEvent>& events, const Grid& grid, 
     out += draw_text(grid.left - 8, middle + 4, "lane end", shorten(lane, 16));
     bool odd = false;
     const auto stretches = stretches_of(found);
-    for (const Block& block : merge_blocks(stretches, time))
-      out += draw_block(block, *found[block.longest], is_run(block, stretches, time), top, odd);
+    const auto blocks = merge_blocks(stretches, time);
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      const double next = i + 1 < blocks.size() ? blocks[i + 1].left : blocks[i].right + 1;
+      out += draw_block(blocks[i], *found[blocks[i].longest], is_run(blocks[i], stretches, time), top, next, odd);
+    }
     out += draw_text(grid.right + 10, middle + 4, "note", lane_note(found));
     top += kRowHeight;
   }

@@ -70,7 +70,7 @@ std::string draw_operators(const StepRecording& recording) {
       "<section><h2>Where the step's time went</h2>\n<div class=\"wide\"><table>\n"
       "<tr><th>operator</th><th>calls</th><th>time</th><th>share</th><th></th></tr>\n";
   for (const OperatorTime& entry : operators)
-    out += str("<tr><th>", escape(entry.name), "</th><td>", format_count(entry.calls), "</td><td>",
+    out += str("<tr><th>", breakable(entry.name), "</th><td>", format_count(entry.calls), "</td><td>",
                format_seconds(entry.seconds), "</td><td>", format_percent(entry.seconds / all), "</td>",
                bar(entry.seconds / longest), "</tr>\n");
   return out + "</table></div></section>\n";

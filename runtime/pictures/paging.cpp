@@ -32,6 +32,10 @@ std::string cell(const std::string& text) {
   return str("<td>", text.empty() ? "–" : escape(text), "</td>");
 }
 
+std::string text_cell(const std::string& text) {
+  return str("<td class=\"text\">", text.empty() ? "–" : breakable(text), "</td>");
+}
+
 std::string why(const PlannedAbsence& absence) {
   std::string text = absence.replayed ? "made again instead of copied" : "copied";
   return str(text, "; not used for ", format_seconds(absence.seconds));
@@ -40,14 +44,14 @@ std::string why(const PlannedAbsence& absence) {
 std::string draw_absences(const PagingSummary& p) {
   if (p.absences.empty()) return "<p>Nothing leaves the device: everything fits.</p>\n";
   std::string out =
-      "<div class=\"wide\"><table>\n<tr><th>made by</th><th>kind</th><th>bytes</th><th>leaves after</th>"
-      "<th>back before</th><th>how</th></tr>\n";
+      "<div class=\"wide\"><table>\n<tr><th>made by</th><th class=\"left\">kind</th><th>bytes</th>"
+      "<th class=\"text\">leaves after</th><th class=\"text\">back before</th><th class=\"text\">how</th></tr>\n";
   const size_t rows = std::min(kRows, p.absences.size());
   for (size_t i = 0; i < rows; ++i) {
     const PlannedAbsence& a = p.absences[i];
-    out += str("<tr><th>", a.maker.empty() ? "before the step" : escape(a.maker), "</th>",
-               cell(std::string(name(a.category))), cell(format_bytes(a.bytes)), cell(a.after), cell(a.before),
-               cell(why(a)), "</tr>\n");
+    out += str("<tr><th>", a.maker.empty() ? "before the step" : breakable(a.maker), "</th>", "<td class=\"left\">",
+               name(a.category), "</td>", cell(format_bytes(a.bytes)), text_cell(a.after), text_cell(a.before),
+               text_cell(why(a)), "</tr>\n");
   }
   out += "</table></div>\n";
   if (p.absences.size() > rows) {
@@ -67,7 +71,7 @@ std::string draw_footprints(const PagingSummary& p, int64_t budget_bytes) {
                         limited ? "<th>of the budget</th>" : "", "</tr>\n");
   for (size_t i = 0; i < std::min(kRows, p.footprints.size()); ++i) {
     const Footprint& f = p.footprints[i];
-    out += str("<tr><th>", escape(f.name), "</th>", cell(format_bytes(f.argument_bytes)),
+    out += str("<tr><th>", breakable(f.name), "</th>", cell(format_bytes(f.argument_bytes)),
                cell(format_bytes(f.output_bytes)), cell(format_bytes(f.scratch_bytes)), cell(format_bytes(f.bytes())),
                limited ? cell(format_percent(static_cast<double>(f.bytes()) / static_cast<double>(budget_bytes))) : "",
                "</tr>\n");

@@ -75,6 +75,12 @@ std::string escape(std::string_view text) {
   return out;
 }
 
+std::string breakable(std::string_view name) {
+  std::string out = escape(name);
+  for (size_t at = 0; (at = out.find_first_of("_@", at)) != std::string::npos;) out.insert(++at, "<wbr/>");
+  return out;
+}
+
 std::string decimal(double value, int digits) {
   if (!std::isfinite(value) || std::fabs(value) > 1e15) return "0";
   std::string text = print("%.*f", digits, value);

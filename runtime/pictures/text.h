@@ -10,6 +10,9 @@ namespace spillway::report {
 /// (control characters) become U+FFFD.
 std::string escape(std::string_view text);
 
+/// Escapes the name of an operator or a run, which a line may break after each `_` and `@`.
+std::string breakable(std::string_view name);
+
 /// Formats up to `digits` places, without trailing zeros: `12.5`, `3`. For coordinates; "0" for a value that is not
 /// finite.
 std::string decimal(double value, int digits = 1);

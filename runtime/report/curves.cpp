@@ -10,10 +10,11 @@
 namespace spillway::report {
 namespace {
 
-constexpr double kCurveWidth = 550, kCurveHeight = 300;
-constexpr Grid kGrid{64, 404, 14, 252};
+constexpr double kCurveWidth = 610, kCurveHeight = 300;
+constexpr Grid kGrid{94, 434, 14, 252};
 constexpr size_t kColours = 6;  // s0 … s5 in the style sheet; s0 is the run itself
 constexpr size_t kMaxLabels = 14;
+constexpr size_t kMaxValues = 8;  // labels that have room for a second line, which tells the last value
 
 /// A value after a step, `at` along the horizontal axis: the step's number, or seconds.
 struct Point {
@@ -84,12 +85,14 @@ double last_finite(const Curve& curve) {
 std::string draw_labels(const std::vector<Curve>& curves, const Axis& values) {
   std::vector<double> heights;
   for (size_t i = 0; i < curves.size() && i < kMaxLabels; ++i) heights.push_back(values.at(last_finite(curves[i])) + 4);
-  heights = spread(heights, 30, kGrid.top + 4, kGrid.bottom - 10);
+  const bool has_values = heights.size() <= kMaxValues;
+  heights = spread(heights, has_values ? 30 : 15, kGrid.top + 4, kGrid.bottom - (has_values ? 10 : 0));
   std::string out;
   for (size_t i = 0; i < heights.size(); ++i) {
     const Curve& curve = curves[i];
     const double last = curve.points.empty() ? NAN : curve.points.back().value;
     out += draw_text(kGrid.right + 12, heights[i], str("name ", color(i)), shorten(curve.name, 16));
+    if (!has_values) continue;
     out += draw_text(kGrid.right + 12, heights[i] + 13, "note",
                      str(curve.points.empty() ? "none" : format_value(last), curve.same ? ", the same bits" : ""));
   }

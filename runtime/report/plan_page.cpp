@@ -19,7 +19,7 @@ namespace {
 using namespace runtime;
 
 constexpr double kPlanWidth = 1120, kPlanHeight = 420;
-constexpr Grid kGrid{84, 900, 14, 364};
+constexpr Grid kGrid{104, 900, 14, 364};
 constexpr size_t kColours = 6;  // s0 … s5 in the style sheet
 
 struct Point {
@@ -72,15 +72,17 @@ std::string cell(const std::string& text) {
   return str("<td>", text.empty() ? "–" : escape(text), "</td>");
 }
 
-std::string head(const std::vector<std::string>& names) {
+/// Draws a row of headings over numbers. `text`, if there is one, stands over a last column of text.
+std::string head(const std::vector<std::string>& names, std::string_view text = "") {
   std::string out = "<tr>";
   for (const std::string& name : names) out += str("<th>", escape(name), "</th>");
+  if (!text.empty()) out += str("<th class=\"text\">", escape(text), "</th>");
   return out + "</tr>\n";
 }
 
 /// Draws a row for each kind of step of the best choice.
 std::string draw_kinds(const Forecast& forecast) {
-  std::string out = "<section><h2>Kinds of step</h2>\n<table>\n";
+  std::string out = "<section><h2>Kinds of step</h2>\n<div class=\"wide\"><table>\n";
   out += head({"kind", "share", "step", "operators", "waits for copies", "messages", "bound", "peak", "host"});
   for (const StepForecast& kind : forecast.kinds)
     out += str("<tr><th>", escape(kind.kind), "</th>", cell(kind.share > 0 ? format_percent(kind.share) : ""),
@@ -88,14 +90,14 @@ std::string draw_kinds(const Forecast& forecast) {
                cell(format_seconds(kind.copy_seconds)), cell(format_seconds(kind.message_seconds)),
                cell(format_seconds(kind.bound_seconds)), cell(format_bytes(kind.peak_bytes)),
                cell(format_bytes(kind.host_bytes)), "</tr>\n");
-  return out + "</table></section>\n";
+  return out + "</table></div></section>\n";
 }
 
 /// Draws a row for each choice that was weighed, the best one first.
 std::string draw_choices(const RunPlan& plan) {
   if (plan.weighed.size() < 2) return "";
-  std::string out =
-      "<section><h2>Choices weighed</h2>\n<table>\n" + head({"choice", "step", "peak", "host", "smallest budget"});
+  std::string out = "<section><h2>Choices weighed</h2>\n<div class=\"wide\"><table>\n" +
+                    head({"choice", "step", "peak", "host", "smallest budget"});
   for (const WeighedChoice& weighed : plan.weighed) {
     const Forecast& forecast = weighed.forecast;
     out += str("<tr><th>", escape(describe(weighed.choice)), "</th>",
@@ -104,7 +106,7 @@ std::string draw_choices(const RunPlan& plan) {
                cell(forecast.feasible ? format_bytes(forecast.host_bytes) : ""),
                cell(format_bytes(weighed.floor_bytes)), "</tr>\n");
   }
-  return out + "</table></section>\n";
+  return out + "</table></div></section>\n";
 }
 
 std::string draw_frontier_row(const FrontierRow& row, const FrontierPoint& point, bool has_choices) {
@@ -117,15 +119,14 @@ std::string draw_frontier_row(const FrontierRow& row, const FrontierPoint& point
   out += cell(format_seconds(best.forecast.seconds)) + cell(format_ratio(ratio)) +
          cell(format_bytes(best.forecast.peak_bytes)) + cell(format_bytes(best.forecast.host_bytes)) +
          cell(point.largest_batch > 0 ? str(point.largest_batch) : "");
-  if (has_choices) out += cell(describe(best.choice));
+  if (has_choices) out += str("<td class=\"text\">", escape(describe(best.choice)), "</td>");
   return out + "</tr>\n";
 }
 
 std::string draw_frontier_table(const PlanReport& report) {
   const bool has_choices = report.plan.weighed.size() > 1;
   std::vector<std::string> names{"size", "budget", "step", "to unlimited", "peak", "host", "largest batch"};
-  if (has_choices) names.emplace_back("choice");
-  std::string out = "<section class=\"wide\"><table>\n" + head(names);
+  std::string out = "<section class=\"wide\"><table>\n" + head(names, has_choices ? "choice" : "");
   for (const FrontierRow& row : report.frontier)
     for (const FrontierPoint& point : row.points) out += draw_frontier_row(row, point, has_choices);
   return out + "</table></section>\n";
@@ -163,13 +164,14 @@ std::string draw_frontier(const PlanReport& report) {
   ValueScale scale = scale_values(seconds);
   scale.axis.from = kGrid.bottom, scale.axis.to = kGrid.top;
   const Axis across{0, most, kGrid.left, kGrid.right};
-  std::string out = str("<figure>\n<h2>Seconds of a step by budget",
-                        scale.axis.logarithmic ? " <small>log scale</small>" : "", "</h2>\n<svg viewBox=\"0 0 ",
-                        kPlanWidth, " ", kPlanHeight, "\" role=\"img\" aria-label=\"Seconds of a step by budget\">\n");
+  std::string out =
+      str("<figure>\n<h2>Seconds of a step by budget", scale.axis.logarithmic ? " <small>log scale</small>" : "",
+          "</h2>\n<div class=\"wide\"><svg class=\"step\" viewBox=\"0 0 ", kPlanWidth, " ", kPlanHeight,
+          "\" role=\"img\" aria-label=\"Seconds of a step by budget\">\n");
   out += draw_rows(kGrid, scale.axis, scale.ticks) + draw_columns(kGrid, across, byte_ticks(most), "budget");
   for (size_t i = curves.size(); i-- > 0;) out += draw_curve(curves[i], str("s", i % kColours), across, scale.axis);
   return out + draw_names(curves, scale.axis) +
-         "</svg>\n<p>The last point of a curve needs no paging. Hover for numbers.</p></figure>\n";
+         "</svg></div>\n<p>The last point of a curve needs no paging. Hover for numbers.</p></figure>\n";
 }
 
 std::string draw_plan_page(const PlanReport& report) {

@@ -60,7 +60,7 @@ std::string unconstrained_cell(const TrainResult& r) {
 std::string floor_cell(const TrainResult& r) {
   std::string cell = bytes_or_none(r.floor_bytes);
   const bool named = r.observed && !r.observed->floor_operator.empty();
-  return cell.empty() || !named ? cell : cell + small(escape(r.observed->floor_operator));
+  return cell.empty() || !named ? cell : cell + small(breakable(r.observed->floor_operator));
 }
 
 std::string ratio_cell(const TrainResult& r, const TrainResult* base) {
@@ -71,7 +71,7 @@ std::string ratio_cell(const TrainResult& r, const TrainResult* base) {
 std::string paged_cell(const TrainResult& r) {
   if (r.losses.empty()) return "";
   auto per_step = [&](int64_t bytes) { return format_bytes(std::llround(static_cast<double>(bytes) / steps_of(r))); };
-  return str(per_step(r.bytes_out), " out, ", per_step(r.bytes_in), " in");
+  return str(per_step(r.bytes_out), " out,<wbr/> ", per_step(r.bytes_in), " in");
 }
 
 std::string exposed_cell(const TrainResult& r) {
@@ -85,12 +85,12 @@ std::string exposed_cell(const TrainResult& r) {
 }
 
 std::string change(double start, double end) {
-  return str(format_value(start), " → ", format_value(end));
+  return str(format_value(start), " →<wbr/> ", format_value(end));
 }
 
 std::string optimizer_cell(const TrainResult& r) {
   const OptimizerOptions& o = r.options.optimizer;
-  std::string cell = str(name(o.kind), r.kfac ? " + K-FAC" : "", small(str("lr ", format_value(o.lr))));
+  std::string cell = str(name(o.kind), r.kfac ? "<wbr/> + K-FAC" : "", small(str("lr ", format_value(o.lr))));
   if (o.rest) cell += small(str("the rest: ", name(o.rest->kind), ", lr ", format_value(o.rest->lr)));
   return cell;
 }
@@ -186,9 +186,10 @@ std::string draw_headline(const TrainResult& r, const Others& others) {
 }
 
 std::string draw_summary(const TrainResult& result, const Others& others) {
-  std::string out = str("<section><h2>In numbers</h2>\n<div class=\"wide\"><table",
-                        others.empty() ? " class=\"narrow\"" : "", ">\n<tr><th></th><th class=\"main\">this run</th>");
-  for (const NamedResult& other : others) out += str("<th>", escape(other.name), "</th>");
+  std::string out =
+      str("<section><h2>In numbers</h2>\n<div class=\"wide\"><table",
+          others.empty() ? " class=\"narrow\"" : " class=\"runs\"", ">\n<tr><th></th><th class=\"main\">this run</th>");
+  for (const NamedResult& other : others) out += str("<th>", breakable(other.name), "</th>");
   out += "</tr>\n";
   for (const Row& row : summary_rows(result, others)) out += cells(row, result, others);
   return out + "</table></div></section>\n";

@@ -32,6 +32,10 @@ spillway_fuzz_packages='clang               command clang++
 libclang-rt-dev     fuzzer  -
 '
 
+# What a test needs besides, which is skipped without it.
+spillway_test_packages='chromium            command chromium
+'
+
 _has_header() {
   local folder folders
   IFS=: read -r -a folders <<<"/usr/include:/usr/local/include:/usr/include/$(uname -m)-linux-gnu:${CPATH:-}"
@@ -107,6 +111,14 @@ ensure_packages() {
   else
     _install_packages
   fi
+}
+
+# ensure_test_packages: the tests go on where there is no network, or are no rights to install.
+ensure_test_packages() {
+  (
+    spillway_packages=$spillway_test_packages
+    ensure_packages
+  ) || say "chromium could not be installed: the test that looks at pages of reports is skipped"
 }
 
 _install_packages() {

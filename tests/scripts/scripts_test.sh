@@ -112,6 +112,11 @@ stand_in "$forbidden" apt-get <<<'echo "apt-get called: $*"; exit 1'
 PATH="$forbidden:$PATH" SPILLWAY_TORCH=/somewhere expect 0 in_library ensure_packages
 says_not "apt-get called"
 
+# What tests alone need does not end them.
+stand_in "$missing" apt-get <<<'echo "E: no such package"; exit 100'
+PATH="$missing:$bare" expect 0 in_library ensure_test_packages
+says "apt-get could not install: chromium" "is skipped"
+
 echo "--- arguments and settings"
 expect 1 bash "$clone/scripts/build" --preset nonsense
 says "unknown preset 'nonsense'"
