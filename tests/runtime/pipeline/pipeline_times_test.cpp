@@ -162,18 +162,18 @@ TEST(PipelineTimesTest, OnlyLearningCounts) {
     const auto model = pipelined_model(pipeline, small_mlp(), {.clock = std::make_shared<VirtualPipelineClock>(costs)});
     model->learn(work());
     const double waited = model->totals().wait;
-    const std::vector<ChannelMessages> lines = model->channel_messages();
+    const std::vector<ChannelMessages> channels = model->channel_messages();
     model->metric(batch(), Amp::off);
     model->loss(work());
     EXPECT_EQ(model->totals().wait, waited);
     EXPECT_GT(waited, 0);
-    ASSERT_EQ(lines.size(), 2u);  // activations and errors
-    for (size_t line = 0; line < lines.size(); ++line) {
-      EXPECT_EQ(lines[line].bytes, kMicroBatches * 6 * 20 * 4) << "6 cases of 20 hidden units in float32";
-      EXPECT_EQ(model->channel_messages()[line].bytes, lines[line].bytes);
-      EXPECT_EQ(model->channel_messages()[line].waited, lines[line].waited);
+    ASSERT_EQ(channels.size(), 2u);  // activations and gradients
+    for (size_t i = 0; i < channels.size(); ++i) {
+      EXPECT_EQ(channels[i].bytes, kMicroBatches * 6 * 20 * 4) << "6 cases of 20 hidden units in float32";
+      EXPECT_EQ(model->channel_messages()[i].bytes, channels[i].bytes);
+      EXPECT_EQ(model->channel_messages()[i].waited, channels[i].waited);
     }
-    EXPECT_NE(lines[0].line.is_gradient, lines[1].line.is_gradient);
+    EXPECT_NE(channels[0].channel.is_gradient, channels[1].channel.is_gradient);
   });
 }
 
