@@ -149,11 +149,19 @@ void IncomingStream::end_body() {
   const bool drops = drops_body();
   const int slot = std::exchange(slot_, PostedReceives::kNone);
   if (slot == PostedReceives::kNone)
-    aside_[header_.tag].push_back(std::exchange(kept_, {}));
+    end_kept();
   else if (drops)
     requests_.refuse(slot, header_.size);
   else
     requests_.finish(slot);
+}
+
+void IncomingStream::end_kept() {
+  std::vector<std::byte> message = std::exchange(kept_, {});
+  if (const int slot = match(header_.tag); slot != PostedReceives::kNone)
+    requests_.deliver(slot, message);
+  else
+    aside_[header_.tag].push_back(std::move(message));
 }
 
 }  // namespace spillway::ddl

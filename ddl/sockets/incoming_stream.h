@@ -84,6 +84,9 @@ class IncomingStream {
   void begin_body();
   bool read_body();
   void end_body();
+  /// Gives a message that was kept aside to the receive that was posted while it came, which is due before that of the
+  /// next message. Without one it stays aside.
+  void end_kept();
   /// True where a message has another size than its receive. It is read all the same, so that the connection stays of
   /// use to those who diagnose.
   bool drops_body() const;

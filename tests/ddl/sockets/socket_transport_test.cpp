@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <future>
 #include <numeric>
 #include <thread>
 
@@ -112,6 +113,33 @@ TEST(SocketTransportTest, TagsMayBeReceivedInAnyOrder) {
         finish(*wire, {wire->receive(0, tag(t), got)});
         EXPECT_EQ(got, pattern(got.size(), t)) << t << " " << round;
       }
+  });
+}
+
+TEST(SocketTransportTest, AReceivePostedWhileItsMessageComesGetsThatMessage) {
+  std::promise<void> half_sent, posted;
+  run_over_sockets({0, 0}, [&](std::unique_ptr<Transport> wire) {
+    constexpr size_t kSize = size_t{8} << 20;  // more than the system keeps on its way
+    const auto first = pattern(kSize, 1), second = pattern(kSize, 2), other = pattern(10, 3);
+    if (wire->rank() == 0) {
+      const Request request = wire->send(1, tag(1), first);
+      half_sent.set_value();
+      posted.get_future().wait();
+      return finish(*wire, {request, wire->send(1, tag(1), second), wire->send(1, tag(2), other)});
+    }
+    half_sent.get_future().wait();
+    std::vector<std::byte> got_first(kSize), got_second(kSize), got_other(other.size());
+    Request last = wire->receive(0, tag(2), got_other);
+    for (int i = 0; i < 100; ++i) {  // the first message comes in the way of this one
+      EXPECT_FALSE(wire->test(last));
+      wire->idle(Clock::now() + std::chrono::milliseconds(1));
+    }
+    std::vector<Request> requests{last, wire->receive(0, tag(1), got_first), wire->receive(0, tag(1), got_second)};
+    posted.set_value();
+    finish(*wire, requests);
+    EXPECT_EQ(got_first, first);
+    EXPECT_EQ(got_second, second);
+    EXPECT_EQ(got_other, other);
   });
 }
 
