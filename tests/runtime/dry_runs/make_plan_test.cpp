@@ -174,8 +174,8 @@ TEST(MakePlanTest, FactorsOfAGpuAreSummedOverPatches) {
     options.kfac.preconditioner.shifted_products = shifted_products;
     PlannedCluster cluster(profile, ClusterShape::parse("", 1), nullptr);
     size_t operators = 0;
-    for (const KindOfStep& kind : cluster.steps(options, preconditioned_layers(options), {}).front().kinds)
-      operators += kind.trace.operators.size();
+    const std::vector<RankSteps> steps = cluster.steps(options, preconditioned_layers(options), {});
+    for (const KindOfStep& kind : steps.front().kinds) operators += kind.trace.operators.size();
     return operators;
   };
   EXPECT_EQ(operators_of(small_gpu(), true), operators_of(small_gpu(), false));
