@@ -176,9 +176,9 @@ int main(int argc, char** argv) {
   if (argc > 4) played.plan = argv[3], played.levels = argv[4];
   if (argc > 5) played.where = argv[5];
   const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
-  if (played.fault == "unstarted" && rank && std::atoi(rank) == played.victim) {
+  if (played.fault == "unstarted") {
     say(str("PID ", getpid()));
-    raise(SIGSTOP);
+    if (rank && std::atoi(rank) == played.victim) raise(SIGSTOP);
   }
   MpiRuntime mpi(played.fault == "unstarted" ? milliseconds(5000) : CommOptions().deadline);
   auto transport = std::make_unique<testing::FaultyTransport>(
