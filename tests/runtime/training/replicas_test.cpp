@@ -2,31 +2,21 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <new>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "core/out_of_memory.h"
 #include "ddl/comm/collectives.h"
 #include "ddl/comm/thread_world.h"
-#include "runtime/interruption/failure.h"
 #include "runtime/training/gradient_exchange.h"
 #include "runtime/training/run_context.h"
 #include "runtime/training/train.h"
 #include "runtime/training/whole_state.h"
+#include "tests/runtime/on_ranks.h"
 
 namespace spillway {
 using namespace runtime;
 namespace {
-
-/// Plays `body` on `size` ranks, with a thread each.
-void on_ranks(int size, const std::function<void(const ddl::Comm&, int rank)>& body) {
-  ddl::ThreadWorld world(std::vector<int>(static_cast<size_t>(size), 0));
-  std::vector<std::jthread> ranks;
-  for (int rank = 0; rank < size; ++rank)
-    ranks.emplace_back([&, rank] { body(ddl::make_comm(world.communicator(rank)), rank); });
-}
 
 std::string hash_of(char digit) {
   return std::string(64, digit);
@@ -50,29 +40,6 @@ TEST(ReplicasTest, ThatDifferAreNamedOnEveryRank) {
         EXPECT_NE(text.find(part), std::string::npos) << text;
     }
   });
-}
-
-TEST(FailureTest, OfOneRanksMemoryIsToldInItsWordsOnEveryRank) {
-  on_ranks(3, [](const ddl::Comm& comm, int rank) {
-    try {
-      heard_by_all(comm, [&] {
-        if (rank == 1) throw OutOfMemory("[memory cpu] aten::conv3d needs 3.00 MiB, and there is none", 3 << 20);
-        ddl::barrier(*comm->communicator);
-      });
-      ADD_FAILURE() << "rank " << rank << " goes on";
-    } catch (const std::exception& error) {
-      const Failure failure = failure_of(error);
-      EXPECT_EQ(failure.code, kFailure);
-      EXPECT_EQ(failure.of_another, rank != 1);
-      EXPECT_NE(failure.text.find("aten::conv3d needs 3.00 MiB"), std::string::npos) << failure.text;
-    }
-  });
-}
-
-TEST(FailureTest, NeverSaysNoMoreThanTheNameOfAType) {
-  const Failure failure = failure_of(std::bad_alloc());
-  EXPECT_EQ(failure.code, kFailure);
-  EXPECT_NE(failure.text.find("the host has no memory"), std::string::npos) << failure.text;
 }
 
 /// Checks ranks of which one has far more to read than the other, as on a host whose disk is slow.

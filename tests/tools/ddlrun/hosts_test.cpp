@@ -1,4 +1,6 @@
 // Tests of hosts and slots, read from user input and from batch systems.
+#include "tools/ddlrun/hosts.h"
+
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -8,7 +10,6 @@
 #include "tests/support/refusal.h"
 #include "tools/ddlrun/batch_systems.h"
 #include "tools/ddlrun/discover.h"
-#include "tools/ddlrun/hosts.h"
 
 namespace spillway::ddlrun {
 namespace {

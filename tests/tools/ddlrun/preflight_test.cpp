@@ -1,4 +1,6 @@
 // Tests of the properties that hosts report, and of the messages about their differences.
+#include "tools/ddlrun/preflight.h"
+
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <ifaddrs.h>
@@ -15,7 +17,6 @@
 #include "tools/ddlrun/compare.h"
 #include "tools/ddlrun/inspect.h"
 #include "tools/ddlrun/look.h"
-#include "tools/ddlrun/preflight.h"
 #include "tools/ddlrun/process.h"
 #include "tools/ddlrun/this_host.h"
 
