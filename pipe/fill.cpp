@@ -4,6 +4,7 @@
 #include <cmath>
 #include <iterator>
 #include <numeric>
+#include <ranges>
 #include <set>
 #include <string>
 #include <utility>
@@ -138,8 +139,8 @@ std::vector<int> deadlines_of(std::span<const Extra> extras) {
   std::vector<int> deadlines;
   for (const Extra& extra : extras) deadlines.push_back(extra.serves_step == -1 ? kNoDeadline : extra.serves_step);
   const std::vector<int> order = in_order(extras);
-  for (auto x = order.rbegin(); x != order.rend(); ++x)
-    for (int before : extras[*x].after) deadlines[before] = std::min(deadlines[before], deadlines[*x]);
+  for (int x : std::ranges::reverse_view(order))
+    for (int before : extras[x].after) deadlines[before] = std::min(deadlines[before], deadlines[x]);
   for (size_t x = 0; x < extras.size(); ++x)
     if (deadlines[x] < first_step(extras[x]))
       refuse(x, str("is taken in step ", extras[x].taken_step, ", and one that comes after it serves step ",
