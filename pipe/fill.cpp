@@ -4,7 +4,6 @@
 #include <cmath>
 #include <iterator>
 #include <numeric>
-#include <ranges>
 #include <set>
 #include <string>
 #include <utility>
@@ -138,8 +137,9 @@ bool has_each_piece_once(const Filled& filled, std::span<const Extra> extras) {
 std::vector<int> deadlines_of(std::span<const Extra> extras) {
   std::vector<int> deadlines;
   for (const Extra& extra : extras) deadlines.push_back(extra.serves_step == -1 ? kNoDeadline : extra.serves_step);
-  const std::vector<int> order = in_order(extras);
-  for (int x : std::ranges::reverse_view(order))
+  std::vector<int> last_first = in_order(extras);
+  std::reverse(last_first.begin(), last_first.end());
+  for (int x : last_first)
     for (int before : extras[x].after) deadlines[before] = std::min(deadlines[before], deadlines[x]);
   for (size_t x = 0; x < extras.size(); ++x)
     if (deadlines[x] < first_step(extras[x]))

@@ -29,7 +29,7 @@ at::Tensor PipelinedSteps::learn(const StepWork& work) {
   if (in_waits_)
     model_.follow(in_waits_->items_of(work.step),
                   [this, step = work.step](const pipe::FilledItem& extra) { in_waits_->run(extra, step); });
-  const at::Tensor loss = model_.learn(work);
+  at::Tensor loss = model_.learn(work);
   if (in_waits_) in_waits_->run_together(work.step);
   passes_end_ = now_();
   return loss;
