@@ -19,44 +19,14 @@ import sys
 import tempfile
 
 MODELS = {
-    "bert-base": [
-        "--model",
-        "bert-base",
-        "--data",
-        "synthetic:32",
-        "--layers",
-        "4",
-        "--hidden",
-        "128",
-        "--batch",
-        "4",
-        "--cases",
-        "512",
-        "--accumulate",
-        "2",
-        "--steps",
-        "150",
-        "--warmup",
-        "10",
-    ],
-    "autoencoder": [
-        "--model",
-        "autoencoder",
-        "--data",
-        "synthetic:28",
-        "--hidden",
-        "256",
-        "--layers",
-        "4",
-        "--batch",
-        "32",
-        "--cases",
-        "1024",
-        "--accumulate",
-        "2",
-        "--steps",
-        "300",
-    ],
+    "bert-base": (
+        "--model bert-base --data synthetic:32 --layers 4 --hidden 128 --batch 4 --cases 512 "
+        "--accumulate 2 --steps 150 --warmup 10"
+    ).split(),
+    "autoencoder": (
+        "--model autoencoder --data synthetic:28 --hidden 256 --layers 4 --batch 32 "
+        "--cases 1024 --accumulate 2 --steps 300"
+    ).split(),
 }
 LAMB = ["--optimizer", "lamb", "--lr", "0.01"]
 WAYS = {"LAMB": LAMB}
@@ -76,13 +46,7 @@ for every in (5, 10):
 def losses(program, model, flags, seed):
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = [
-            "mpirun",
-            "--allow-run-as-root",
-            "--oversubscribe",
-            "--bind-to",
-            "none",
-            "-np",
-            "2",
+            *"mpirun --allow-run-as-root --oversubscribe --bind-to none -np 2".split(),
             program,
             "train",
             *MODELS[model],

@@ -30,12 +30,7 @@ WAYS = {
 def trained(arguments, flags):
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = [
-            "mpirun",
-            "--allow-run-as-root",
-            "--oversubscribe",
-            "--bind-to",
-            "none",
-            "-np",
+            *"mpirun --allow-run-as-root --oversubscribe --bind-to none -np".split(),
             str(arguments.ranks),
             arguments.program,
             "train",

@@ -12,22 +12,10 @@ import subprocess
 import sys
 import tempfile
 
-DEFAULT = [
-    "--model",
-    "resnet50",
-    "--world",
-    "16",
-    "--levels",
-    "4x4",
-    "--device-profile",
-    "v100",
-    "--devices-per-link",
-    "4",
-    "--factor-samples",
-    "exact",
-    "--kfac-rank",
-    "full",
-]
+DEFAULT = (
+    "--model resnet50 --world 16 --levels 4x4 --device-profile v100 "
+    "--devices-per-link 4 --factor-samples exact --kfac-rank full"
+).split()
 INTERVALS = (1, 10, 100)
 BUDGETS = (None, 80, 60, 40)
 

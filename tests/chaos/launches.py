@@ -42,15 +42,10 @@ class Programs:
         # Open MPI's own shared memory would stay in /dev/shm after a kill.
         return [
             self.mpirun,
-            "--allow-run-as-root",
-            "--oversubscribe",
-            "--bind-to",
-            "none",
-            "--mca",
-            "mpi_yield_when_idle",
-            "1",
-            "--mca",
-            "btl_vader_backing_directory",
+            *(
+                "--allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 "
+                "--mca btl_vader_backing_directory"
+            ).split(),
             str(folder),
             "-np",
             str(ranks),

@@ -17,15 +17,7 @@ class BenchAllreduce(Case):
     def test_allreduces_are_measured_in_one_launch_and_in_several(self):
         file = self.folder / "allreduce.json"
         done = run(
-            "bench",
-            "allreduce",
-            "--sizes",
-            "4KiB,100KiB",
-            "--repeats",
-            "2",
-            "--levels",
-            "2+1",
-            "--json",
+            *"bench allreduce --sizes 4KiB,100KiB --repeats 2 --levels 2+1 --json".split(),
             file,
             "--plot",
             self.folder / "allreduce.svg",
@@ -67,17 +59,7 @@ class BenchAllreduce(Case):
         )
         self.check_plot(self.folder / "allreduce.svg", ["bound", "levels", "mpi", "ring", "leader"], points=2)
         done = run(
-            "bench",
-            "allreduce",
-            "--sizes",
-            "4KiB",
-            "--repeats",
-            "1",
-            "--ranks",
-            "2",
-            "--launches",
-            "2",
-            "--launcher",
+            *"bench allreduce --sizes 4KiB --repeats 1 --ranks 2 --launches 2 --launcher".split(),
             " ".join(MPI),
             "--json",
             file,
@@ -156,13 +138,7 @@ class BenchAllreduce(Case):
                 type,
                 "--op",
                 op,
-                "--sizes",
-                "8,200KiB",
-                "--repeats",
-                "1",
-                "--levels",
-                "2+1",
-                "--json",
+                *"--sizes 8,200KiB --repeats 1 --levels 2+1 --json".split(),
                 file,
                 ranks=3,
             )
@@ -187,20 +163,7 @@ class BenchAllreduce(Case):
 
     def test_all_types_and_operations_are_measured_in_one_run_also_misaligned(self):
         result, _ = self.bench(
-            "--type",
-            "all",
-            "--op",
-            "all",
-            "--sizes",
-            "8,1KiB",
-            "--repeats",
-            "1",
-            "--warmup",
-            "0",
-            "--offset",
-            "8",
-            "--levels",
-            "2+1",
+            *"--type all --op all --sizes 8,1KiB --repeats 1 --warmup 0 --offset 8 --levels 2+1".split(),
             ranks=3,
         )
         self.assertEqual(len({(row["type"], row["op"]) for row in result["rows"]}), 6 * 4)
@@ -284,23 +247,10 @@ class BenchAllreduce(Case):
     def test_nccl_tests_sweeps_timing_and_lines_are_there(self):
         file = self.folder / "sweep.json"
         done = run(
-            "bench",
-            "allreduce",
-            "--begin",
-            "8",
-            "--end",
-            "100",
-            "--factor",
-            "3",
-            "--iterations",
-            "5",
-            "--warmup",
-            "1",
-            "--repeats",
-            "3",
-            "--ways",
-            "levels,mpi",
-            "--json",
+            *(
+                "bench allreduce --begin 8 --end 100 --factor 3 --iterations 5 --warmup 1 "
+                "--repeats 3 --ways levels,mpi --json"
+            ).split(),
             file,
             ranks=2,
         )
@@ -366,15 +316,7 @@ class BenchAllreduce(Case):
                 "-np",
                 "2",
                 PROGRAM,
-                "bench",
-                "allreduce",
-                "--cycles",
-                "0",
-                "--sizes",
-                "8",
-                "--repeats",
-                "1",
-                "--json",
+                *"bench allreduce --cycles 0 --sizes 8 --repeats 1 --json".split(),
                 file,
             ],
             stdout=subprocess.PIPE,

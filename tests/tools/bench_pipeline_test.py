@@ -80,16 +80,7 @@ class BenchPipeline(Case):
     def test_intervals_that_are_asked_for_may_exceed_the_waits(self):
         found, _ = self.measured(
             *SHORT,
-            "--schedules",
-            "1f1b,zb-h1",
-            "--interval",
-            "1,6",
-            "--blocks",
-            "2",
-            "--pieces",
-            "4",
-            "--staleness",
-            "1",
+            *"--schedules 1f1b,zb-h1 --interval 1,6 --blocks 2 --pieces 4 --staleness 1".split(),
         )
         rows = [row for row in found["rows"] if row["refresh"] == "rolling"]
         self.assertEqual(
@@ -107,24 +98,9 @@ class BenchPipeline(Case):
         file = self.folder / "blocks.csv"
         file.write_text(BLOCKS + "1,0.5,1,0,0,0.1\n4,1,2,1,3,0.2\n1,0.5,1,0,0,0.1\n")
         found, _ = self.measured(
-            "--ranks",
-            "2",
-            "--accumulate",
-            "6",
-            "--schedules",
-            "interleaved",
-            "--chunks",
-            "3",
-            "--emulate",
+            *"--ranks 2 --accumulate 6 --schedules interleaved --chunks 3 --emulate".split(),
             file,
-            "--steps",
-            "2",
-            "--message",
-            "20KB",
-            "--link",
-            "20MB",
-            "--sizes",
-            "10KB",
+            *"--steps 2 --message 20KB --link 20MB --sizes 10KB".split(),
         )
         self.assertEqual((found["model"], found["blocks"], found["scale"], found["chunks"]), (str(file), 6, 1, 3))
         self.assertEqual((found["message_bytes"], found["link_bytes_per_second"]), (20000, 20e6))

@@ -46,18 +46,7 @@ class Bench(Case):
 
     def test_paging(self):
         found = self.measured(
-            "paging",
-            "--model",
-            "unet3d",
-            "--edge",
-            "32",
-            "--filters",
-            "2",
-            "--steps",
-            "2",
-            "--budgets",
-            "80,1",
-            "--peers",
+            *"paging --model unet3d --edge 32 --filters 2 --steps 2 --budgets 80,1 --peers".split(),
         )
         self.assertEqual(set(found), PAGING)
         self.assertEqual(found["edge"], 32)
@@ -99,23 +88,10 @@ class Bench(Case):
 
     def test_kfac(self):
         found = self.measured(
-            "kfac",
-            "--model",
-            "mlp",
-            "--data",
-            "synthetic:16",
-            "--hidden",
-            "32",
-            "--layers",
-            "1",
-            "--repeats",
-            "1",
-            "--forms",
-            "auto",
-            "--inverse-interval",
-            "30",
-            "--adapt-damping",
-            "32",
+            *(
+                "kfac --model mlp --data synthetic:16 --hidden 32 --layers 1 --repeats 1 --forms auto "
+                "--inverse-interval 30 --adapt-damping 32"
+            ).split(),
         )
         self.assertEqual(found["model"], "mlp")
         for row in found["rows"]:

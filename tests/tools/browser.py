@@ -8,17 +8,11 @@ import tempfile
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 # It shows only pages that the tests made. In containers the sandbox and shared memory are often missing.
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--disable-extensions",
-    "--disable-background-networking",
-    "--hide-scrollbars",
-    "--remote-debugging-pipe",
-]
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run "
+    "--disable-extensions --disable-background-networking --hide-scrollbars "
+    "--remote-debugging-pipe"
+).split()
 HEIGHT = "Math.ceil(document.documentElement.getBoundingClientRect().height)"
 
 

@@ -14,64 +14,13 @@ import unittest
 
 PROGRAM = sys.argv.pop(1)
 MPIRUN = sys.argv.pop(1) if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else None
-SMALL = [
-    "--model",
-    "unet3d",
-    "--data",
-    "synthetic:32",
-    "--filters",
-    "2",
-    "--cases",
-    "8",
-    "--steps",
-    "3",
-    "--deterministic",
-]
+SMALL = "--model unet3d --data synthetic:32 --filters 2 --cases 8 --steps 3 --deterministic".split()
 OTHERS = {
     "bp3d": ["--model", "bp3d", "--data", "synthetic:32", "--filters", "4", "--batch", "2", "--cases", "8"],
-    "resnet50": [
-        "--model",
-        "resnet50",
-        "--edge",
-        "40",
-        "--filters",
-        "4",
-        "--classes",
-        "5",
-        "--batch",
-        "4",
-        "--cases",
-        "10",
-    ],
-    "bert-base": [
-        "--model",
-        "bert-base",
-        "--data",
-        "synthetic:24",
-        "--layers",
-        "1",
-        "--hidden",
-        "64",
-        "--batch",
-        "2",
-        "--cases",
-        "8",
-    ],
+    "resnet50": "--model resnet50 --edge 40 --filters 4 --classes 5 --batch 4 --cases 10".split(),
+    "bert-base": "--model bert-base --data synthetic:24 --layers 1 --hidden 64 --batch 2 --cases 8".split(),
     "mlp": ["--model", "mlp", "--data", "synthetic:16", "--hidden", "32", "--layers", "1", "--batch", "4"],
-    "autoencoder": [
-        "--model",
-        "autoencoder",
-        "--data",
-        "synthetic:12",
-        "--hidden",
-        "32",
-        "--layers",
-        "2",
-        "--batch",
-        "4",
-        "--cases",
-        "16",
-    ],
+    "autoencoder": "--model autoencoder --data synthetic:12 --hidden 32 --layers 2 --batch 4 --cases 16".split(),
 }
 # What links do is remembered here and not among the user's files.
 CACHE = tempfile.TemporaryDirectory(prefix="spillway-cli-cache-")

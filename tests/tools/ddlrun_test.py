@@ -166,18 +166,7 @@ mpirun --allow-run-as-root --host r1n01:2,r1n02:2,r2n01:2,r2n02:2 -np 8 --map-by
         self.assertEqual(
             plan["command"],
             [
-                "mpirun",
-                "--allow-run-as-root",
-                "--host",
-                "a:2",
-                "-np",
-                "2",
-                "--map-by",
-                "slot",
-                "--bind-to",
-                "none",
-                "prog",
-                "one",
+                *"mpirun --allow-run-as-root --host a:2 -np 2 --map-by slot --bind-to none prog one".split(),
                 "two words",
             ],
         )
@@ -281,13 +270,7 @@ class Launches(Case):
             "2x2",
             "--mpi-args=--mca mpi_yield_when_idle 1",
             SPILLWAY,
-            "bench",
-            "allreduce",
-            "--sizes",
-            "4KiB",
-            "--repeats",
-            "1",
-            "--json",
+            *"bench allreduce --sizes 4KiB --repeats 1 --json".split(),
             file,
         )
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -362,26 +345,10 @@ class Launches(Case):
         checkpoint, result = self.folder / "checkpoints", self.folder / "result.json"
         train = [
             SPILLWAY,
-            "train",
-            "--model",
-            "bert-base",
-            "--data",
-            "synthetic:24",
-            "--layers",
-            "1",
-            "--hidden",
-            "64",
-            "--batch",
-            "2",
-            "--cases",
-            "8",
-            "--deterministic",
-            "--accumulate",
-            "100",
-            "--kfac",
-            "--validate-every",
-            "9",
-            "--json",
+            *(
+                "train --model bert-base --data synthetic:24 --layers 1 --hidden 64 --batch 2 "
+                "--cases 8 --deterministic --accumulate 100 --kfac --validate-every 9 --json"
+            ).split(),
             result,
         ]
 

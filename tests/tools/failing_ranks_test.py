@@ -20,21 +20,10 @@ class FailingRanks(Case):
         folder = self.folder / "checkpoints"
         train = [
             PROGRAM,
-            "train",
-            "--model",
-            "mlp",
-            "--data",
-            "synthetic:64",
-            "--hidden",
-            "300",
-            "--batch",
-            "4",
-            "--kfac",
-            "--grad-worker-frac",
-            "1",
-            "--steps",
-            "20",
-            "--checkpoint",
+            *(
+                "train --model mlp --data synthetic:64 --hidden 300 --batch 4 --kfac "
+                "--grad-worker-frac 1 --steps 20 --checkpoint"
+            ).split(),
             str(folder),
             "--checkpoint-every",
             "20",
@@ -97,12 +86,7 @@ class FailingRanks(Case):
         options = [
             "train",
             *SMALL[:-3],
-            "--deterministic",
-            "--budget",
-            "70%",
-            "--host-budget",
-            "2MiB",
-            "--disk",
+            *"--deterministic --budget 70% --host-budget 2MiB --disk".split(),
             str(pages),
             "--checkpoint",
             str(folder),
@@ -156,22 +140,10 @@ class FailingRanks(Case):
         # The refusal names a split size, for which every rank observes steps, also those whose budgets are feasible.
         train = [
             PROGRAM,
-            "train",
-            "--model",
-            "unet3d",
-            "--data",
-            "synthetic:32",
-            "--filters",
-            "4",
-            "--cases",
-            "8",
-            "--steps",
-            "2",
-            "--kfac",
-            "--kfac-strategy",
-            "auto",
-            "--deterministic",
-            "--budget",
+            *(
+                "train --model unet3d --data synthetic:32 --filters 4 --cases 8 --steps 2 --kfac "
+                "--kfac-strategy auto --deterministic --budget"
+            ).split(),
         ]
         for small in (0, 2):
             ranks = []

@@ -173,19 +173,10 @@ class WithKfac(Case):
         self.assertEqual((said.stdout + said.stderr).count("3 × skipped by name (head"), 1)
         same = self.result(
             *SMALL,
-            "--kfac",
-            "--lr",
-            "1",
-            "--kfac-skip",
-            "^head",
-            "--kl-clip",
-            "1e-5",
-            "--kl-clip-steps",
-            "10",
-            "--damping-scope",
-            "layer",
-            "--relative-damping",
-            "0.3",
+            *(
+                "--kfac --lr 1 --kfac-skip ^head --kl-clip 1e-5 --kl-clip-steps 10 "
+                "--damping-scope layer --relative-damping 0.3"
+            ).split(),
         )
         self.assertEqual(same["weights_sha256"], first["weights_sha256"])
         self.assertEqual((first["rest_optimizer"], first["rest_lr"]), ("adam", 0.05))

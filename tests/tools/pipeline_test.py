@@ -10,26 +10,9 @@ import unittest
 from cli import MPIRUN, Case, main, run
 
 os.environ["OMP_NUM_THREADS"] = "1"  # a sum's last bits depend on the number of threads
-RESNET = [
-    "--model",
-    "resnet50",
-    "--edge",
-    "40",
-    "--filters",
-    "4",
-    "--classes",
-    "5",
-    "--batch",
-    "2",
-    "--cases",
-    "40",
-    "--accumulate",
-    "4",
-    "--optimizer",
-    "sgd",
-    "--lr",
-    "0.05",
-]
+RESNET = (
+    "--model resnet50 --edge 40 --filters 4 --classes 5 --batch 2 --cases 40 --accumulate 4 --optimizer sgd --lr 0.05"
+).split()
 SMALL_BERT = ["--model", "bert-base", "--data", "synthetic:24", "--layers", "3", "--hidden", "64"]
 BERT = [*SMALL_BERT, "--batch", "2", "--cases", "32", "--accumulate", "4"]
 
@@ -73,49 +56,14 @@ class Pipeline(Case):
         self.assertIsNone(whole["pipeline"])
 
     def test_no_cut_changes_a_bit(self):
-        tokens = [
-            "--model",
-            "bert-base",
-            "--data",
-            "synthetic:16",
-            "--layers",
-            "2",
-            "--hidden",
-            "64",
-            "--batch",
-            "2",
-            "--cases",
-            "32",
-            "--accumulate",
-            "2",
-            "--steps",
-            "3",
-            "--pipeline",
-            "2",
-        ]
-        mlp = [
-            "--model",
-            "mlp",
-            "--data",
-            "synthetic:16",
-            "--layers",
-            "6",
-            "--hidden",
-            "32",
-            "--cases",
-            "64",
-            "--batch",
-            "2",
-            "--accumulate",
-            "4",
-            "--kfac",
-            "--kfac-strategy",
-            "dp",
-            "--steps",
-            "14",
-            "--pipeline",
-            "2",
-        ]
+        tokens = (
+            "--model bert-base --data synthetic:16 --layers 2 --hidden 64 --batch 2 --cases 32 "
+            "--accumulate 2 --steps 3 --pipeline 2"
+        ).split()
+        mlp = (
+            "--model mlp --data synthetic:16 --layers 6 --hidden 32 --cases 64 --batch 2 "
+            "--accumulate 4 --kfac --kfac-strategy dp --steps 14 --pipeline 2"
+        ).split()
         # A stage of the embedding alone has no matrix for muon.
         muon = [*tokens, "--optimizer", "muon", "--lr", "0.02", "--rest-lr", "0.0001"]
         # A stage of the head alone has fewer positions than another one.
@@ -139,18 +87,7 @@ class Pipeline(Case):
     def test_stages_that_run_forward_again_keep_less(self):
         options = [
             *SMALL_BERT,
-            "--batch",
-            "8",
-            "--cases",
-            "64",
-            "--accumulate",
-            "8",
-            "--pipeline",
-            "2",
-            "--schedule",
-            "gpipe",
-            "--steps",
-            "2",
+            *"--batch 8 --cases 64 --accumulate 8 --pipeline 2 --schedule gpipe --steps 2".split(),
         ]
         kept = self.result(*options, ranks=2)
         again = self.result(*options, "--recompute", ranks=2)
@@ -382,20 +319,9 @@ class Pipeline(Case):
                 "--model",
                 "autoencoder",
                 *small,
-                "--layers",
-                "5",
-                "--accumulate",
-                "4",
-                "--deterministic",
-                "--kfac",
-                "--kfac-work",
+                *"--layers 5 --accumulate 4 --deterministic --kfac --kfac-work".split(),
                 work,
-                "--pipeline",
-                "2",
-                "--cut",
-                "6,6",
-                "--steps",
-                "14",
+                *"--pipeline 2 --cut 6,6 --steps 14".split(),
             ]
             refused = run("train", *options, "--budget", "1KiB", ranks=2)
             floor = int(re.search(r"smallest feasible budget is (\d+) bytes", refused.stderr)[1])
@@ -414,13 +340,7 @@ class Pipeline(Case):
         self.assert_weights(
             self.result(
                 *options,
-                "--steps",
-                "8",
-                "--cut",
-                "5,13",
-                "--kfac-work",
-                "after",
-                "--checkpoint",
+                *"--steps 8 --cut 5,13 --kfac-work after --checkpoint".split(),
                 other,
                 "--resume",
                 ranks=2,
@@ -431,15 +351,7 @@ class Pipeline(Case):
     def test_sampled_factors_depend_on_no_cut_and_no_checkpoint(self):
         options = [
             *BERT,
-            "--kfac",
-            "--factor-samples",
-            "8",
-            "--factor-interval",
-            "6",
-            "--inverse-interval",
-            "6",
-            "--pipeline",
-            "2",
+            *"--kfac --factor-samples 8 --factor-interval 6 --inverse-interval 6 --pipeline 2".split(),
         ]
         whole = self.result(*options, "--cut", "2,3", "--steps", "14", ranks=2)
         other = self.result(*options, "--cut", "4,1", "--steps", "14", ranks=2)
@@ -465,22 +377,7 @@ class Pipeline(Case):
         self.assertIsNone(first_order["compared"]["adam"]["kfac"])
 
     def test_kfac_goes_on_with_other_refreshes_than_the_checkpoint(self):
-        mlp = [
-            "--model",
-            "mlp",
-            "--layers",
-            "6",
-            "--hidden",
-            "32",
-            "--cases",
-            "64",
-            "--batch",
-            "4",
-            "--accumulate",
-            "4",
-            "--deterministic",
-            "--kfac",
-        ]
+        mlp = ("--model mlp --layers 6 --hidden 32 --cases 64 --batch 4 --accumulate 4 --deterministic --kfac").split()
         cut, whole = ["--pipeline", "2"], []
         late = "what was renewed for later steps is used at once"
         for saved, other, said in (
@@ -519,22 +416,7 @@ class Pipeline(Case):
             self.assertLess(resumed["losses"][-1], first["losses"][0])
 
     def test_inverses_for_later_steps_are_not_lost(self):
-        mlp = [
-            "--model",
-            "mlp",
-            "--layers",
-            "6",
-            "--hidden",
-            "32",
-            "--cases",
-            "64",
-            "--batch",
-            "4",
-            "--accumulate",
-            "4",
-            "--deterministic",
-            "--kfac",
-        ]
+        mlp = ("--model mlp --layers 6 --hidden 32 --cases 64 --batch 4 --accumulate 4 --deterministic --kfac").split()
         folder = self.folder / "checkpoint"
         self.result(*mlp, "--pipeline", "2", "--steps", "7", "--checkpoint", folder, ranks=2)
         saved = tensors_of(folder / "checkpoint.safetensors")
@@ -548,21 +430,7 @@ class Pipeline(Case):
             self.assertEqual(later[name], saved[name.replace("/v", "/next_v") if name in renewed else name], name)
 
     def test_a_plan_of_a_user_goes_on_as_it_is(self):
-        mlp = [
-            "--model",
-            "mlp",
-            "--layers",
-            "6",
-            "--hidden",
-            "32",
-            "--cases",
-            "64",
-            "--batch",
-            "4",
-            "--accumulate",
-            "4",
-            "--kfac",
-        ]
+        mlp = "--model mlp --layers 6 --hidden 32 --cases 64 --batch 4 --accumulate 4 --kfac".split()
         folder = self.folder / "checkpoint"
         planned = self.result(*mlp, "--kfac-time", "20%", "--steps", "3", "--checkpoint", folder)
         self.refused(
@@ -587,15 +455,7 @@ class Pipeline(Case):
         )
         options = [
             *RESNET,
-            "--kfac",
-            "--conv-factors",
-            "separable",
-            "--grad-worker-frac",
-            "1",
-            "--refresh",
-            "at-once",
-            "--steps",
-            "4",
+            *"--kfac --conv-factors separable --grad-worker-frac 1 --refresh at-once --steps 4".split(),
         ]
         whole = self.result(*options)["kfac"]
         self.assertGreater(whole["separable_layers"], 0)

@@ -81,24 +81,10 @@ class Plan(Case):
         self.assertIn("the smallest feasible budget is", self.said)
 
     def test_pipelines_are_weighed(self):
-        model = [
-            "--model",
-            "bert-base",
-            "--data",
-            "synthetic:16",
-            "--layers",
-            "3",
-            "--hidden",
-            "64",
-            "--batch",
-            "2",
-            "--accumulate",
-            "4",
-            "--cases",
-            "32",
-            "--pipeline",
-            "2",
-        ]
+        model = (
+            "--model bert-base --data synthetic:16 --layers 3 --hidden 64 --batch 2 "
+            "--accumulate 4 --cases 32 --pipeline 2"
+        ).split()
         planned = self.planned(*model, "--world", "2", "--schedule", "auto", "--device-profile", "a100")
         choices = planned["plan"]["choices"]
         self.assertEqual(
@@ -118,38 +104,16 @@ class Plan(Case):
         self.assertTrue(all(seconds > 0 for seconds in waits.values()), waits)
         (four,) = self.planned(
             *model,
-            "--world",
-            "4",
-            "--kfac",
-            "--schedule",
-            "chimera",
-            "--device-profile",
-            "a100",
-            "--kfac-strategy",
-            "comm_opt",
+            *"--world 4 --kfac --schedule chimera --device-profile a100 --kfac-strategy comm_opt".split(),
         )["plan"]["choices"]
         self.assertEqual((four["schedule"], four["feasible"]), ("chimera", True))
 
     @unittest.skipIf(MPIRUN is None, "built without MPI")
     def test_needs_of_a_pipeline_are_those_of_training(self):
-        model = [
-            "--model",
-            "bert-base",
-            "--data",
-            "synthetic:16",
-            "--layers",
-            "3",
-            "--hidden",
-            "64",
-            "--batch",
-            "4",
-            "--accumulate",
-            "4",
-            "--cases",
-            "32",
-            "--pipeline",
-            "2",
-        ]
+        model = (
+            "--model bert-base --data synthetic:16 --layers 3 --hidden 64 --batch 4 "
+            "--accumulate 4 --cases 32 --pipeline 2"
+        ).split()
         for flags in (
             ["--schedule", "gpipe", "--cut", "2,3"],
             ["--schedule", "zb-h1", "--cut", "2,3", "--kfac", "--refresh", "at-once"],
@@ -204,17 +168,9 @@ class Plan(Case):
 
     def test_sizes_and_budgets_make_a_frontier(self):
         found = self.planned(
-            "--model",
-            "unet3d",
-            "--filters",
-            "4",
-            "--edges",
-            "64,32,320",
-            "--budgets",
-            "300MiB,16GB",
-            "--device-profile",
-            "h200",
-            "--report",
+            *(
+                "--model unet3d --filters 4 --edges 64,32,320 --budgets 300MiB,16GB --device-profile h200 --report"
+            ).split(),
             self.folder / "out",
         )
         self.assertEqual([row["size"] for row in found["frontier"]], [32, 64, 320])

@@ -44,15 +44,7 @@ class Ranks(Case):
         done = run(
             "train",
             *OTHERS["mlp"],
-            "--kfac",
-            "--burn-in",
-            "2",
-            "--overlap-factors",
-            "--gradient-bucket",
-            "1KiB",
-            "--steps",
-            "2",
-            "--report",
+            *"--kfac --burn-in 2 --overlap-factors --gradient-bucket 1KiB --steps 2 --report".split(),
             report,
             ranks=2,
         )
@@ -81,15 +73,7 @@ class Ranks(Case):
     def test_auto_chooses_no_strategy_that_the_budget_cannot_run(self):
         options = [
             *OTHERS["resnet50"],
-            "--batch",
-            "2",
-            "--deterministic",
-            "--kfac",
-            "--kfac-rank",
-            "full",
-            "--no-overlap-gradients",
-            "--steps",
-            "2",
+            *"--batch 2 --deterministic --kfac --kfac-rank full --no-overlap-gradients --steps 2".split(),
         ]
 
         def trained(strategy, budget):
@@ -232,16 +216,10 @@ class Ranks(Case):
     def test_ranks_resume_together_where_factors_are_on_their_owner_alone(self):
         options = [
             *OTHERS["bert-base"],
-            "--deterministic",
-            "--kfac",
-            "--kfac-strategy",
-            "owner_reduce",
-            "--grad-worker-frac",
-            "0.5",
-            "--factor-interval",
-            "3",
-            "--inverse-interval",
-            "3",
+            *(
+                "--deterministic --kfac --kfac-strategy owner_reduce --grad-worker-frac 0.5 "
+                "--factor-interval 3 --inverse-interval 3"
+            ).split(),
         ]
         folder = self.folder / "checkpoints"
         whole = self.result(*options, "--steps", "4", ranks=2)
@@ -266,18 +244,10 @@ class Ranks(Case):
         folder = self.folder / "checkpoints"
         options = [
             *OTHERS["bert-base"],
-            "--deterministic",
-            "--kfac",
-            "--grad-worker-frac",
-            "0.5",
-            "--burn-in",
-            "1",
-            "--factor-interval",
-            "2",
-            "--inverse-interval",
-            "4",
-            "--accumulate",
-            "2",
+            *(
+                "--deterministic --kfac --grad-worker-frac 0.5 --burn-in 1 --factor-interval 2 "
+                "--inverse-interval 4 --accumulate 2"
+            ).split(),
         ]
         whole = self.result(*options, "--steps", "5", ranks=2)
         first = self.result(*options, "--steps", "2", "--checkpoint", folder, ranks=2)

@@ -67,22 +67,10 @@ class Training(Case):
     def test_warm_up_decay_and_accumulation_are_in_the_results(self):
         result = self.result(
             *OTHERS["mlp"],
-            "--steps",
-            "6",
-            "--cases",
-            "9",
-            "--optimizer",
-            "lamb",
-            "--lr",
-            "0.4",
-            "--warmup",
-            "2",
-            "--lr-decay",
-            "0.5@1,0.1@2",
-            "--accumulate",
-            "1",
-            "--amp",
-            "bf16",
+            *(
+                "--steps 6 --cases 9 --optimizer lamb --lr 0.4 --warmup 2 --lr-decay 0.5@1,0.1@2 "
+                "--accumulate 1 --amp bf16"
+            ).split(),
         )
         # Eight cases to train on are two steps of four.
         for got, expected in zip(result["learning_rates"], [0.2, 0.4, 0.2, 0.2, 0.02, 0.02], strict=True):
@@ -157,13 +145,7 @@ class Training(Case):
             "unet3d",
             "--data",
             self.phantoms(edge=40),
-            "--filters",
-            "4",
-            "--steps",
-            "2",
-            "--shape",
-            "32x48x32",
-            "--report",
+            *"--filters 4 --steps 2 --shape 32x48x32 --report".split(),
             report,
             "--compare",
             "unlimited",
@@ -222,15 +204,7 @@ class Training(Case):
                 PROGRAM,
                 "train",
                 *SMALL[:-3],
-                "--steps",
-                "1",
-                "--accumulate",
-                "40",
-                "--budget",
-                "90%",
-                "--compare",
-                "adam",
-                "--json",
+                *"--steps 1 --accumulate 40 --budget 90% --compare adam --json".split(),
                 file,
             ],
             stdout=subprocess.PIPE,
