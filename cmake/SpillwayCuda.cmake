@@ -44,7 +44,7 @@ endif()
 message(STATUS "CUDA for libspillway_cuda: ${SPILLWAY_CUDA_INCLUDE}")
 
 get_filename_component(cudart_folder "${SPILLWAY_CUDART}" DIRECTORY)
-add_library(spillway_cuda SHARED allocator_cuda.cpp driver_cuda.cpp managed_cuda.cpp timeline_cuda.cpp)
+add_library(spillway_cuda SHARED allocator_cuda.cpp driver_cuda.cpp managed_cuda.cpp pinned_range_cuda.cpp timeline_cuda.cpp)
 target_compile_features(spillway_cuda PRIVATE cxx_std_20)
 target_compile_options(spillway_cuda PRIVATE -Wall -Wextra $<$<BOOL:${SPILLWAY_WERROR}>:-Werror>)
 set_target_properties(spillway_cuda PROPERTIES

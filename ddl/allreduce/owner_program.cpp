@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ddl/allreduce/block.h"
+#include "ddl/allreduce/algorithm_rounds.h"
 
 namespace spillway::ddl {
 namespace {

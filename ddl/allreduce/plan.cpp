@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "core/hash.h"
-#include "ddl/allreduce/block.h"
+#include "ddl/allreduce/algorithm_rounds.h"
 #include "ddl/allreduce/program.h"
 
 namespace spillway::ddl {

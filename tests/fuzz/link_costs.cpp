@@ -1,19 +1,18 @@
 #include <nlohmann/json.hpp>
 
+#include "ddl/topology/link_cost_file.h"
 #include "tests/fuzz/support.h"
 #include "tests/fuzz/targets.h"
-#include "tools/cli/link_cost_file.h"
 
 namespace spillway::fuzz {
-using namespace swap;
 
 void link_costs(std::string_view input) {
   static const ddl::Levels levels = ddl::Levels::parse("2x2", 4);
   static const nlohmann::json of{{"hosts", {"a", "b"}}, {"levels", levels.labels()}, {"mpi", "some"}};
   taken([&] {
-    const auto costs = tools::parse_link_costs(input, of, levels);
+    const auto costs = ddl::parse_link_costs(input, of, levels);
     if (!costs) return;
-    const auto again = tools::parse_link_costs(tools::format_link_costs(of, *costs), of, levels);
+    const auto again = ddl::parse_link_costs(ddl::format_link_costs(of, *costs), of, levels);
     require(again && again->costs.levels.size() == 2 && again->measured_at == costs->measured_at,
             "costs are remembered");
     for (size_t i = 0; i < 2; ++i)

@@ -30,8 +30,8 @@ swap/shapes          swap/gate swap/windows
 swap/optim           swap/gate
 swap                 core/memory swap/gate swap/pager
 ddl/comm
-ddl/topology         core/host ddl/comm
 ddl/allreduce        ddl/comm
+ddl/topology         core/host ddl/allreduce ddl/comm
 ddl/nccl             ddl/comm
 ddl/sockets          ddl/comm
 ddl/courier          ddl/comm

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/cache_folder.h"
 #include "core/device/cpu_device.h"
 #include "core/error.h"
 #include "runtime/data/open_dataset.h"
@@ -14,7 +15,6 @@
 #include "runtime/models/model_info.h"
 #include "runtime/report/plan_json.h"
 #include "runtime/report/plan_page.h"
-#include "tools/cli/calibration_cache.h"
 #include "tools/cli/checks.h"
 #include "tools/cli/command.h"
 #include "tools/cli/train_flags.h"

@@ -14,19 +14,19 @@
 #include <utility>
 
 #include "benchmarks/commands/stock.h"
+#include "core/cache_folder.h"
 #include "core/device/device.h"
 #include "core/device/open_device.h"
 #include "core/error.h"
 #include "core/interrupted.h"
 #include "ddl/comm/collectives.h"
 #include "ddl/comm/mpi.h"
+#include "ddl/topology/link_cost_cache.h"
 #include "ddl/torch/gpu_backend.h"
 #include "runtime/dry_runs/simulated_workers.h"
 #include "runtime/passes/deterministic.h"
 #include "runtime/report/report.h"
-#include "runtime/report/result_json.h"
 #include "runtime/training/run_context.h"
-#include "tools/cli/calibration_cache.h"
 #include "tools/cli/command.h"
 #include "tools/cli/launch.h"
 #include "tools/cli/levels_flag.h"
@@ -174,7 +174,7 @@ TrainOptions resolve(CommandOptions& options, const Launch& launch) {
 /// The communicator that operators use, and the rates of its links.
 struct Links {
   ddl::Comm comm = {};  ///< null where one rank runs alone
-  LinkCosts costs = {};
+  ddl::LinkCosts costs = {};
 };
 
 Links connect(Launch& launch, const CommandOptions& options, const Device& device) {
@@ -182,7 +182,7 @@ Links connect(Launch& launch, const CommandOptions& options, const Device& devic
   if (!launch.world) return links;
   auto world = with_levels(*launch.mpi, std::move(launch.world), launch.options, options.levels, bus_id_of(device));
   if (world->size() == 1) return links;
-  links.costs = link_costs(*world, link_cache_folder(), options.calibrate);
+  links.costs = ddl::link_costs(*world, link_cache_folder(), options.calibrate);
   links.comm = ddl::make_comm(std::move(world), links.costs.costs);
   return links;
 }
@@ -306,7 +306,7 @@ void check_outputs(const CommandOptions& options) {
 void check_rates(const TrainResult& result, const Links& links, Progress& progress) {
   if (!result.allreduce) return;
   const AllreduceSummary& allreduce = *result.allreduce;
-  const std::string said = forget_if_wrong(links.costs, allreduce.bound_seconds, allreduce.seconds_per_step);
+  const std::string said = ddl::forget_if_wrong(links.costs, allreduce.bound_seconds, allreduce.seconds_per_step);
   if (!said.empty()) progress.on_decision(said);
 }
 

@@ -1,4 +1,5 @@
-/// A block of the vector that a few ranks share, and the rounds in which they reduce and gather it.
+/// The rounds of each algorithm: direct, ring, halving, leader and oneshot, on a block of the vector that a few ranks
+/// share.
 #pragma once
 #include <cstdint>
 #include <span>

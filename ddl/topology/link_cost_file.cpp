@@ -1,11 +1,11 @@
-#include "tools/cli/link_cost_file.h"
+#include "ddl/topology/link_cost_file.h"
 
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/json_text.h"
 
-namespace spillway::tools {
+namespace spillway::ddl {
 namespace {
 
 using nlohmann::json;
@@ -14,7 +14,7 @@ using nlohmann::json;
 /// is longer.
 constexpr int64_t kMaxPiece = int64_t{1} << 53;
 
-json to_json(const ddl::Costs& costs) {
+json to_json(const Costs& costs) {
   json levels = json::array();
   for (const auto& link : costs.levels)
     levels.push_back({{"latency_seconds", link.latency_seconds},
@@ -25,12 +25,12 @@ json to_json(const ddl::Costs& costs) {
   return {{"levels", levels}, {"reduce_seconds_per_byte", costs.reduce_seconds_per_byte}};
 }
 
-ddl::Costs from_json(const json& all) {
-  ddl::Costs costs{.reduce_seconds_per_byte = all.at("reduce_seconds_per_byte")};
+Costs from_json(const json& all) {
+  Costs costs{.reduce_seconds_per_byte = all.at("reduce_seconds_per_byte")};
   for (const json& link : all.at("levels")) {
     const int64_t piece = whole_number(link.at("piece_bytes"), "piece_bytes");
     costs.levels.push_back({link.at("latency_seconds"), link.at("message_seconds"), link.at("bytes_per_second"),
-                            piece > kMaxPiece ? ddl::kWhole : piece, link.at("by_cores")});
+                            piece > kMaxPiece ? kWhole : piece, link.at("by_cores")});
   }
   return costs;
 }
@@ -41,7 +41,7 @@ std::string format_link_costs(const json& of, const RememberedCosts& remembered)
   return json{{"of", of}, {"measured_at", remembered.measured_at}, {"costs", to_json(remembered.costs)}}.dump(2) + "\n";
 }
 
-std::optional<RememberedCosts> parse_link_costs(std::string_view text, const json& of, const ddl::Levels& levels) {
+std::optional<RememberedCosts> parse_link_costs(std::string_view text, const json& of, const Levels& levels) {
   const json all = parse_json(text);
   try {
     if (all.at("of") != of) return std::nullopt;
@@ -53,4 +53,4 @@ std::optional<RememberedCosts> parse_link_costs(std::string_view text, const jso
   }
 }
 
-}  // namespace spillway::tools
+}  // namespace spillway::ddl

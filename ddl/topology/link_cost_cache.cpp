@@ -1,11 +1,10 @@
-#include "tools/cli/calibration_cache.h"
+#include "ddl/topology/link_cost_cache.h"
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -22,11 +21,11 @@
 #include "ddl/comm/agreement.h"
 #include "ddl/comm/collectives.h"
 #include "ddl/comm/mpi.h"
-#include "tools/cli/link_cost_file.h"
+#include "ddl/topology/link_cost_file.h"
 
 extern char** environ;
 
-namespace spillway::tools {
+namespace spillway::ddl {
 namespace {
 
 using nlohmann::json;
@@ -62,19 +61,19 @@ json network_variables() {
 }
 
 /// Returns the number of CPUs that each rank may run on. It counts because the CPUs move the bytes within a host.
-std::vector<int> cpus_of_ranks(ddl::Communicator& comm) {
+std::vector<int> cpus_of_ranks(Communicator& comm) {
   const int own = cpus_of_this_thread().size();
   std::vector<int> all(comm.size());
-  ddl::allgather(comm, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
+  allgather(comm, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
   return all;
 }
 
 /// Returns all that decides the links' costs, as far as ranks can tell.
-json description_of(ddl::Communicator& comm) {
-  return {{"hosts", ddl::gather_texts(comm, discover_host().hostname.substr(0, kMaxName))},
-          {"processors", ddl::gather_texts(comm, processor_model().substr(0, kMaxName))},
+json description_of(Communicator& comm) {
+  return {{"hosts", gather_texts(comm, discover_host().hostname.substr(0, kMaxName))},
+          {"processors", gather_texts(comm, processor_model().substr(0, kMaxName))},
           {"levels", comm.levels().labels()},
-          {"mpi", ddl::MpiRuntime::library()},
+          {"mpi", MpiRuntime::library()},
           {"variables", network_variables()},
           {"cpus", cpus_of_ranks(comm)}};
 }
@@ -101,8 +100,8 @@ std::string file_name(const json& description) {
 
 /// Reads costs that are remembered. Returns nothing when there is no such file, or none that can be used; `origin` then
 /// gives the reason.
-std::optional<ddl::Costs> read(const std::filesystem::path& file, const json& description, const ddl::Levels& levels,
-                               std::string& origin) {
+std::optional<Costs> read(const std::filesystem::path& file, const json& description, const Levels& levels,
+                          std::string& origin) {
   std::ifstream in(file);
   if (!in) return std::nullopt;
   try {
@@ -124,7 +123,7 @@ std::optional<ddl::Costs> read(const std::filesystem::path& file, const json& de
   }
 }
 
-void write(const std::filesystem::path& file, const json& description, const ddl::Costs& costs, std::string& origin) {
+void write(const std::filesystem::path& file, const json& description, const Costs& costs, std::string& origin) {
   try {
     std::filesystem::create_directories(file.parent_path());
     NewFile fresh(file);
@@ -136,55 +135,25 @@ void write(const std::filesystem::path& file, const json& description, const ddl
 }
 
 /// Broadcasts rank 0's costs. Returns nothing when rank 0 has none.
-std::optional<ddl::Costs> share(ddl::Communicator& comm, const std::optional<ddl::Costs>& own) {
+std::optional<Costs> share(Communicator& comm, const std::optional<Costs>& own) {
   std::vector<double> numbers(2 + 5 * comm.levels().count());
   if (own) {
     numbers = {1, own->reduce_seconds_per_byte};
     for (const auto& link : own->levels)
       numbers.insert(numbers.end(), {link.latency_seconds, link.message_seconds, link.bytes_per_second,
-                                     link.segment_bytes == ddl::kWhole ? -1 : static_cast<double>(link.segment_bytes),
+                                     link.segment_bytes == kWhole ? -1 : static_cast<double>(link.segment_bytes),
                                      static_cast<double>(link.by_cores)});
   }
-  ddl::broadcast(comm, std::as_writable_bytes(std::span(numbers)), 0);
+  broadcast(comm, std::as_writable_bytes(std::span(numbers)), 0);
   if (numbers[0] == 0) return std::nullopt;
-  ddl::Costs costs{.reduce_seconds_per_byte = numbers[1]};
+  Costs costs{.reduce_seconds_per_byte = numbers[1]};
   for (size_t i = 2; i < numbers.size(); i += 5)
     costs.levels.push_back({numbers[i], numbers[i + 1], numbers[i + 2],
-                            numbers[i + 3] < 0 ? ddl::kWhole : static_cast<int64_t>(numbers[i + 3]),
-                            numbers[i + 4] != 0});
+                            numbers[i + 3] < 0 ? kWhole : static_cast<int64_t>(numbers[i + 3]), numbers[i + 4] != 0});
   return costs;
 }
 
 }  // namespace
-
-namespace {
-
-/// Returns Spillway's folder of what is remembered between runs; empty where the environment names none.
-std::filesystem::path cache_folder() {
-  const auto value = [](const char* name) {
-    const char* text = std::getenv(name);
-    return std::filesystem::path(text ? text : "");
-  };
-  if (const auto cache = value("SPILLWAY_CACHE"); !cache.empty()) return cache;
-  if (const auto cache = value("XDG_CACHE_HOME"); !cache.empty()) return cache / "spillway";
-  if (const auto home = value("HOME"); !home.empty()) return home / ".cache" / "spillway";
-  return {};
-}
-
-std::filesystem::path within_cache(const char* name) {
-  const std::filesystem::path cache = cache_folder();
-  return cache.empty() ? cache : cache / name;
-}
-
-}  // namespace
-
-std::filesystem::path link_cache_folder() {
-  return within_cache("links");
-}
-
-std::filesystem::path kernel_cache_folder() {
-  return within_cache("kernels");
-}
 
 std::string describe(const LinkCosts& links) {
   std::string text = str("links between ranks, ", links.origin, ":");
@@ -198,11 +167,11 @@ std::string describe(const LinkCosts& links) {
   return text;
 }
 
-LinkCosts link_costs(ddl::Communicator& comm, const std::filesystem::path& folder, bool anew) {
+LinkCosts link_costs(Communicator& comm, const std::filesystem::path& folder, bool anew) {
   LinkCosts result{.origin = "measured"};
   const json description = description_of(comm);
   const std::filesystem::path file = folder.empty() ? folder : folder / file_name(description);
-  std::optional<ddl::Costs> known;
+  std::optional<Costs> known;
   if (comm.rank() == 0 && !anew && !file.empty()) known = read(file, description, comm.levels(), result.origin);
   known = share(comm, known);
   if (known) {
@@ -210,7 +179,7 @@ LinkCosts link_costs(ddl::Communicator& comm, const std::filesystem::path& folde
     result.file = file;
     return result;
   }
-  result.costs = ddl::calibrate(comm);
+  result.costs = calibrate(comm);
   if (comm.rank() == 0 && !file.empty()) write(file, description, result.costs, result.origin);
   return result;
 }
@@ -226,4 +195,4 @@ std::string forget_if_wrong(const LinkCosts& links, double bound_seconds, double
   return str(text.data(), links.file.string(), failed ? " is wrong; --calibrate measures anew" : " is forgotten");
 }
 
-}  // namespace spillway::tools
+}  // namespace spillway::ddl

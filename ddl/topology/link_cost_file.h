@@ -8,10 +8,10 @@
 
 #include "ddl/allreduce/cost_model.h"
 
-namespace spillway::tools {
+namespace spillway::ddl {
 
 struct RememberedCosts {
-  ddl::Costs costs;
+  Costs costs;
   int64_t measured_at = 0;  ///< seconds since 1970
 };
 
@@ -21,7 +21,6 @@ std::string format_link_costs(const nlohmann::json& of, const RememberedCosts& r
 
 /// Returns the costs in a file's text; nothing where they are for another description than `of`. Throws BadRequest when
 /// the text is none that format_link_costs() makes, or its costs are not for `levels`.
-std::optional<RememberedCosts> parse_link_costs(std::string_view text, const nlohmann::json& of,
-                                                const ddl::Levels& levels);
+std::optional<RememberedCosts> parse_link_costs(std::string_view text, const nlohmann::json& of, const Levels& levels);
 
-}  // namespace spillway::tools
+}  // namespace spillway::ddl

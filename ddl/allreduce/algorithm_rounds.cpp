@@ -1,4 +1,4 @@
-#include "ddl/allreduce/block.h"
+#include "ddl/allreduce/algorithm_rounds.h"
 
 #include <algorithm>
 #include <bit>
