@@ -24,7 +24,7 @@ constexpr std::array<std::pair<const char*, double BlockTimes::*>, 5> kColumns{
      {"statistics", &BlockTimes::statistics},
      {"inversion", &BlockTimes::inversion},
      {"preconditioning", &BlockTimes::preconditioning}}};
-constexpr int kMostBlocks = 10'000;
+constexpr int kMaxBlocks = 10'000;
 
 std::vector<std::string> cells_of(std::string_view line) {
   std::vector<std::string> cells(1);
@@ -104,7 +104,7 @@ class Reader {
     for (size_t i = 0; i < cells.size(); ++i) {
       if (columns_[i] == kBlocks) {
         count = parsed<int>(cells[i]).value_or(0);
-        if (count < 1 || count > kMostBlocks) refuse(str(kBlocks, " is '", cells[i], "'; allowed: 1 to ", kMostBlocks));
+        if (count < 1 || count > kMaxBlocks) refuse(str(kBlocks, " is '", cells[i], "'; allowed: 1 to ", kMaxBlocks));
         continue;
       }
       const auto column =

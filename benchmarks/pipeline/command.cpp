@@ -27,7 +27,7 @@ constexpr const char* kAuto = "auto";
 constexpr const char* kRolling = "rolling";
 constexpr const char* kTogether = "together";
 constexpr int kMessageRepeats = 21;
-constexpr int kMostInterval = 1000;
+constexpr int kMaxInterval = 1000;
 
 struct Options {
   PipelineShape shape;
@@ -71,8 +71,8 @@ std::optional<int> interval_of(const std::string& text) {
   if (text == kAuto) return std::nullopt;
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 1 || value > kMostInterval)
-    throw BadRequest(str("--interval: '", text, "'; allowed: auto, and whole numbers from 1 to ", kMostInterval));
+  if (error != std::errc() || end != text.data() + text.size() || value < 1 || value > kMaxInterval)
+    throw BadRequest(str("--interval: '", text, "'; allowed: auto, and whole numbers from 1 to ", kMaxInterval));
   return value;
 }
 

@@ -32,7 +32,7 @@ std::vector<RefreshRate> rates_to_try(const EmulatedPipeline& pipeline, bool rol
   const double busy = std::accumulate(alone.busy.begin(), alone.busy.end(), 0.0);
   const double waits = alone.seconds * pipeline.ranks() - busy, work = pipeline.refresh_seconds();
   std::vector<RefreshRate> rates;
-  for (int steps = 1; steps <= kMostCycleSteps; ++steps)
+  for (int steps = 1; steps <= kMaxCycleSteps; ++steps)
     for (int turns = 1; turns <= (rolling ? steps : 1); ++turns)
       if (std::gcd(turns, steps) == 1 && turns * work <= steps * waits) rates.push_back({turns, steps});
   std::stable_sort(rates.begin(), rates.end(),
@@ -97,7 +97,7 @@ RefreshPlan plan_refresh(const EmulatedPipeline& pipeline, const RefreshOptions&
     RefreshPlan plan = planned(pipeline, rate, options);
     if (plan.filled.exceeded_seconds() <= kTolerance * plan.filled.unfilled_seconds) return plan;
   }
-  return planned(pipeline, {.turns = 1, .steps = kMostCycleSteps}, options);
+  return planned(pipeline, {.turns = 1, .steps = kMaxCycleSteps}, options);
 }
 
 }  // namespace spillway::tools

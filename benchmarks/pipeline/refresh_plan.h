@@ -38,7 +38,7 @@ struct LayerTurn {
 };
 
 /// The longest cycle that plan_refresh() looks at by itself.
-inline constexpr int kMostCycleSteps = 16;
+inline constexpr int kMaxCycleSteps = 16;
 
 /// Returns the turns of a cycle in which each layer has `rate.turns` turns. A layer's first one follows
 /// pipe::rolling_refresh(), and its others are evenly apart. Throws as that.
@@ -50,8 +50,8 @@ std::vector<pipe::Extra> refresh_work(const EmulatedPipeline& pipeline, const st
                                       int pieces);
 
 /// Plans a refresh. Without an interval it takes the highest rate whose work makes no cycle longer by more than a
-/// thousandth. With `rolling` these are all rates of turns in cycles of up to kMostCycleSteps steps, else whole numbers
-/// of steps. Where no rate is that low, it takes one turn in kMostCycleSteps steps. Throws BadRequest as pipe::fill().
+/// thousandth. With `rolling` these are all rates of turns in cycles of up to kMaxCycleSteps steps, else whole numbers
+/// of steps. Where no rate is that low, it takes one turn in kMaxCycleSteps steps. Throws BadRequest as pipe::fill().
 RefreshPlan plan_refresh(const EmulatedPipeline& pipeline, const RefreshOptions& options);
 
 }  // namespace spillway::tools

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::array<std::string_view, 6> kColumns{"bs", "time_f", "time_b", "time_kron", "time_inv", "time_prec"};
 /// The rows that are read at most, so that another kind of file ends soon.
-constexpr size_t kMostRows = 10'000;
+constexpr size_t kMaxRows = 10'000;
 
 [[noreturn]] void refuse(const std::string& file, const std::string& why) {
   throw BadRequest(str("cannot read block times from '", file, "': ", why));
@@ -98,7 +98,7 @@ BlockProfile read_block_profile(const std::string& file) {
     const std::vector<std::string_view> fields = fields_of(text);
     if (fields == std::vector<std::string_view>{""}) continue;
     if (fields.size() != columns) refuse(file, str("line ", line, " has ", fields.size(), " fields of ", columns));
-    if (profile.by_batch_size.size() == kMostRows) refuse(file, str("it has more than ", kMostRows, " rows"));
+    if (profile.by_batch_size.size() == kMaxRows) refuse(file, str("it has more than ", kMaxRows, " rows"));
     std::array<double, kColumns.size()> row{};
     for (size_t c = 0; c < row.size(); ++c) row[c] = number_of(file, line, kColumns[c], fields[places[c]]);
     if (!profile.by_batch_size.emplace(static_cast<int>(row[0]), times_of(row)).second)

@@ -30,7 +30,7 @@ constexpr const char* kWide =
     "the paper says that all work takes K times as long, and r does not change; counted so, r falls as 1/K";
 constexpr const char* kCounted =
     "time is multiply-adds of a block's six matrices; attention's own products are left out";
-constexpr int kLargestBatch = 32, kMostRanks = 16;  // of figures 5, 9 and 10
+constexpr int kMaxBatch = 32, kMaxRanks = 16;  // of figures 5, 9 and 10
 
 std::string source_of(const std::string& place) {
   return "Osawa et al., PipeFisher, MLSys 2023, " + place;
@@ -56,19 +56,19 @@ Reproduction pipefisher_performance(int figure, const std::string& block, Publis
   const std::string orders = order == PublishedOrder::chimera ? "Chimera" : "GPipe and 1F1B";
   Reproduction table{.name = str("pipefisher-fig", figure),
                      .source = source_of(str("figure ", figure, ": ", block, " on P100, ", orders, ", D = N"))};
-  for (int batch_size : {8, 16, kLargestBatch}) {
+  for (int batch_size : {8, 16, kMaxBatch}) {
     const BlockTimes times = blocks.on_p100(block, batch_size);
-    for (int ranks : {4, 8, kMostRanks}) {
+    for (int ranks : {4, 8, kMaxRanks}) {
       const PipelineShape shape{.order = order, .stages = ranks, .micro_batches = ranks};
       const std::string title = str("B = ", batch_size, ", D = ", ranks);
-      add_refresh_steps(title, shape, times, batch_size == kLargestBatch && ranks == kMostRanks, table);
+      add_refresh_steps(title, shape, times, batch_size == kMaxBatch && ranks == kMaxRanks, table);
       table.figures.push_back({title + ", time that preconditioning adds", "%", std::nullopt,
                                100 * published_step(shape, times).added_share()});
     }
   }
-  const int more = 2 * kMostRanks;
-  add_refresh_steps(str("B = ", kLargestBatch, ", D = ", more, ", not in the figure"),
-                    {.order = order, .stages = more, .micro_batches = more}, blocks.on_p100(block, kLargestBatch), true,
+  const int more = 2 * kMaxRanks;
+  add_refresh_steps(str("B = ", kMaxBatch, ", D = ", more, ", not in the figure"),
+                    {.order = order, .stages = more, .micro_batches = more}, blocks.on_p100(block, kMaxBatch), true,
                     table);
   table.assumptions = {blocks.describe(), kFormulas, kBelow2, kOrderOf5};
   return table;
@@ -178,7 +178,7 @@ BlockTimes multiply_adds(double times) {
 Reproduction pipefisher_wide(const BlockTimesSource& blocks) {
   Reproduction table{.name = "pipefisher-wide",
                      .source = source_of("appendix A.2: K times the width, and factors in K blocks, beside K = 1")};
-  const BlockTimes block = blocks.on_p100("BERT-Base", kLargestBatch), one = multiply_adds(1);
+  const BlockTimes block = blocks.on_p100("BERT-Base", kMaxBatch), one = multiply_adds(1);
   const PipelineShape shape{.order = PublishedOrder::chimera};
   for (const double times : {2.0, 4.0}) {
     const BlockTimes work = multiply_adds(times);

@@ -19,7 +19,7 @@ constexpr Tag kReadyTag{-1};
 /// The number of vain polls after which a rank sleeps until something comes. It is small, because ranks may be more
 /// than cores, and those that spin then hold up those that work.
 constexpr int kPollsBeforeSleep = 20;
-constexpr std::chrono::milliseconds kLongestSleep{1};
+constexpr std::chrono::milliseconds kMaxSleep{1};
 /// How often a wait for a rank that has not connected looks for its connection.
 constexpr int kPollsBetweenLooks = 16;
 
@@ -208,7 +208,7 @@ void SocketWire::idle(std::chrono::steady_clock::time_point until) {
   if (++polls_ < kPollsBeforeSleep)
     std::this_thread::yield();
   else
-    poll_descriptors(std::min(until, Clock::now() + kLongestSleep));
+    poll_descriptors(std::min(until, Clock::now() + kMaxSleep));
 }
 
 void SocketWire::poll_descriptors(std::chrono::steady_clock::time_point until) {
