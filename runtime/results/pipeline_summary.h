@@ -77,9 +77,9 @@ struct PipelineRankSummary {
   std::optional<int64_t> age_steps_max = {};      ///< most steps from a layer's statistics until its inverse serves
 };
 
-/// A line of messages between two ranks, in means over steps.
+/// A channel between two ranks, in means over steps.
 struct PipelineChannelSummary {
-  int from = 0, to = 0;  ///< stages; errors go from the higher one to the lower one
+  int from = 0, to = 0;  ///< stages; gradients go from the higher one to the lower one
   int from_rank = 0, to_rank = 0;
   double bytes_per_step = 0;
   /// Time in which either end could not go on: its message had not come, the sender's own delay included, or all slots
@@ -109,7 +109,7 @@ struct PipelineSummary {
   double predicted_utilization = 0;             ///< work as a share of the ranks' time in that
   std::optional<FilledSummary> filled = {};     ///< where K-FAC's work fills waits
   std::vector<PipelineRankSummary> ranks = {};  ///< ranks of this rank's copy, by place
-  std::vector<PipelineChannelSummary> channels = {};  ///< lines within this rank's copy
+  std::vector<PipelineChannelSummary> channels = {};  ///< channels within this rank's copy
   std::optional<PipelineStep> step = {};              ///< the recorded step
 
   int64_t stages() const { return std::ssize(cut); }
