@@ -17,7 +17,6 @@
 #include "kfac/plan/counters.h"
 #include "kfac/plan/options.h"
 #include "kfac/refresh_work.h"
-#include "kfac/rerun_finder.h"
 
 namespace spillway {
 class MessageListener;

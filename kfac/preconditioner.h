@@ -23,6 +23,7 @@
 #include "kfac/plan/factor_traffic.h"
 #include "kfac/plan/options.h"
 #include "kfac/plan/place_factors.h"
+#include "kfac/plan/update_cycle.h"
 #include "kfac/staged_factors.h"
 #include "kfac/watched_graph.h"
 

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "kfac/factors/capture.h"
-#include "kfac/rerun_finder.h"
+#include "kfac/factors/layers.h"
 
 namespace spillway::kfac {
 

@@ -7,7 +7,7 @@
 #include "kfac/factors/capture.h"
 #include "kfac/factors/lattice.h"
 #include "kfac/factors/stored_matrix.h"
-#include "kfac/plan/factor_samples.h"
+#include "kfac/plan/layer_curvature.h"
 #include "kfac/plan/layer_shape.h"
 
 namespace spillway::kfac {

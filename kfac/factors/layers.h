@@ -2,12 +2,17 @@
 #pragma once
 #include <torch/nn/module.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "kfac/plan/layer_shape.h"
 #include "kfac/plan/options.h"
+
+namespace torch::autograd {
+struct Node;
+}
 
 namespace spillway::kfac {
 
@@ -39,6 +44,11 @@ struct ForeignModule {
   at::Tensor weight = {};              ///< [out, in / groups, kernel…]
   at::Tensor bias = {};                ///< [out], or undefined
 };
+
+/// Looks at an opaque node of a watched graph: a function of the user's or of a compiler. When the node's backward will
+/// run layers again and go back through them, it arranges that `watch` is called with their outputs before that.
+using RerunFinder =
+    std::function<void(torch::autograd::Node& node, const std::function<void(at::TensorList outputs)>& watch)>;
 
 /// Finds Linear, Conv1d, Conv2d and Conv3d with any stride, padding, padding mode, dilation and groups, with or without
 /// bias. It leaves alone names that match `options.skip`, frozen weights, and Linear sides above max_linear_dim (unless

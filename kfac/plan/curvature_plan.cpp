@@ -18,9 +18,9 @@ constexpr double kProductRate = 1e11;
 constexpr double kNarrowProduct = 2;
 constexpr double kOrthogonalization = 4;
 
-constexpr int64_t kLeastRank = 16, kHighestRank = 1 << 20;  // powers of two
-constexpr int64_t kLeastRows = 64;
-constexpr int64_t kLeastRowsPerSide = 8;  // rows are at least a side's eighth
+constexpr int64_t kMinRank = 16, kMaxRank = 1 << 20;  // powers of two
+constexpr int64_t kMinRows = 64;
+constexpr int64_t kMinRowsPerSide = 8;  // rows are at least a side's eighth
 
 double eigensolver_work(int64_t side) {
   return DecompositionCosts{}.decomposition_seconds(side, 1) * kProductRate;
@@ -72,7 +72,7 @@ struct Draft {
 LayerCurvature with_fewer_rows(const LayerShape& layer, int64_t positions, LayerCurvature now) {
   const int64_t side = layer.factors().front().side;
   const int64_t rows = std::min(positions, now.samples.fewest(side));
-  const int64_t least = std::max(kLeastRows, side / kLeastRowsPerSide);
+  const int64_t least = std::max(kMinRows, side / kMinRowsPerSide);
   if (rows > least) now.samples = FactorSamples::at_least(std::max(rows / 2, least));
   return now;
 }
@@ -90,7 +90,7 @@ int64_t largest_rank(LayerShape layer, EigenRank rank) {
 // as full, so the next power of two may change nothing.
 LayerCurvature with_lower_rank(const LayerShape& layer, LayerCurvature now) {
   const int64_t most = largest_rank(layer, now.rank);
-  for (int64_t rank = kHighestRank; rank >= kLeastRank; rank /= 2)
+  for (int64_t rank = kMaxRank; rank >= kMinRank; rank /= 2)
     if (rank < most && largest_rank(layer, EigenRank::of(rank)) < most) {
       now.rank = EigenRank::of(rank);
       break;
@@ -196,7 +196,7 @@ CurvaturePlan plan_curvature(const CurvatureInputs& inputs, const KfacOptions& o
     return cuts;
   };
   int64_t longest = interval;
-  while (longest < kLongestStretch * interval && 2 * longest <= kLongestCycle) longest *= 2;
+  while (longest < kMaxStretch * interval && 2 * longest <= kMaxCycle) longest *= 2;
   const auto rarer = [&](const Draft& draft) {
     LayerCurvature now = draft.now;
     now.interval = std::min(2 * now.interval, longest);

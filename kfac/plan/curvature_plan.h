@@ -48,7 +48,7 @@ struct CurvaturePlan {
 /// takes the cut that saves most:
 ///   rows of convolutions and ranks first, halved, where they are `auto`: neighboring positions tell the same, while
 ///     the rows of a Linear layer are samples, of which none can be spared,
-///   intervals last, doubled up to kLongestStretch times, because old curvature costs more steps than it saves.
+///   intervals last, doubled up to kMaxStretch times, because old curvature costs more steps than it saves.
 /// At the end the layers' slots spread the work of updates evenly over the steps, the longest work first. The result
 /// depends on counted work alone, so it is the same on every rank, machine and run. Cost: microseconds. Throws
 /// BadRequest for a share outside (0, 1], for intervals that change, and for options that layer_curvature does not go
@@ -56,6 +56,6 @@ struct CurvaturePlan {
 CurvaturePlan plan_curvature(const CurvatureInputs& inputs, const KfacOptions& options);
 
 /// The most that an interval is stretched.
-inline constexpr int64_t kLongestStretch = 4;
+inline constexpr int64_t kMaxStretch = 4;
 
 }  // namespace spillway::kfac

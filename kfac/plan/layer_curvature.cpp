@@ -1,6 +1,7 @@
 #include "kfac/plan/layer_curvature.h"
 
 #include <algorithm>
+#include <charconv>
 #include <numeric>
 
 #include "core/error.h"
@@ -8,17 +9,65 @@
 namespace spillway::kfac {
 namespace {
 
-std::vector<size_t> all_of(size_t count) {
-  std::vector<size_t> all(count);
-  std::iota(all.begin(), all.end(), size_t{0});
-  return all;
-}
+constexpr int64_t kRowsPerPosition = 2;
+constexpr int64_t kFewest = 384;
 
-std::string kind_of(const std::vector<size_t>& set, int64_t step) {
-  return set.empty() ? "plain" : str("curvature ", step);
+struct AutomaticRule {
+  int64_t least, side_per_rank;
+};
+constexpr AutomaticRule kOfLinear{16, 32}, kOfConvolution{64, 16};
+constexpr int64_t kMinAutomaticSide = 192;  // full bases of smaller sides cost little
+constexpr int64_t kMinSidePerRank = 3;
+
+/// Returns the number of 1 and more that is the whole text.
+std::optional<int64_t> parse_count(std::string_view text) {
+  int64_t count = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  if (error != std::errc() || end != text.data() + text.size() || count < 1) return std::nullopt;
+  return count;
 }
 
 }  // namespace
+
+int64_t FactorSamples::fewest(int64_t side) const {
+  return positions().value_or(std::max(kFewest, side / kRowsPerPosition));
+}
+
+FactorSamples parse_factor_samples(std::string_view text) {
+  if (text == "exact") return FactorSamples::exact();
+  if (text == "auto") return FactorSamples::automatic();
+  if (const auto positions = parse_count(text)) return FactorSamples::at_least(*positions);
+  throw BadRequest(str("[kfac.options] factor_samples '", text, "' is not exact, auto or a number of 1 and more"));
+}
+
+std::string name(FactorSamples samples) {
+  if (const auto positions = samples.positions()) return std::to_string(*positions);
+  return samples.is_exact() ? "exact" : "auto";
+}
+
+int64_t EigenRank::within(int64_t side, bool is_convolution) const {
+  if (is_full() || (rule_ == Rule::automatic && side < kMinAutomaticSide)) return side;
+  const auto [least, side_per_rank] = is_convolution ? kOfConvolution : kOfLinear;
+  const int64_t rank = rule_ == Rule::fixed ? rank_ : std::max(least, side / side_per_rank);
+  return rank <= side / kMinSidePerRank ? rank : side;
+}
+
+void EigenRank::validate() const {
+  if (rule_ == Rule::fixed && rank_ < 1)
+    throw BadRequest(str("[kfac.options] eigen_rank = ", rank_, " is outside 1 and more"));
+}
+
+EigenRank parse_eigen_rank(std::string_view text) {
+  if (text == "full") return EigenRank::full();
+  if (text == "auto") return EigenRank::automatic();
+  if (const auto rank = parse_count(text)) return EigenRank::of(*rank);
+  throw BadRequest(str("[kfac.options] eigen_rank '", text, "' is not full, auto or a number of 1 and more"));
+}
+
+std::string name(EigenRank rank) {
+  if (rank.rule_ == EigenRank::Rule::fixed) return std::to_string(rank.rank_);
+  return rank.is_full() ? "full" : "auto";
+}
 
 void validate(const std::vector<LayerCurvature>& layers) {
   int64_t cycle = 1;
@@ -29,31 +78,13 @@ void validate(const std::vector<LayerCurvature>& layers) {
       throw BadRequest(
           str("[kfac.options] the ", field, " of layer '", curvature.layer, "' is ", value, ", outside ", range));
     };
-    if (interval < 1 || interval > kLongestCycle) refuse("interval", interval, str("1 to ", kLongestCycle, " steps"));
+    if (interval < 1 || interval > kMaxCycle) refuse("interval", interval, str("1 to ", kMaxCycle, " steps"));
     if (slot < 0 || slot >= interval) refuse("slot", slot, str("0 to ", interval - 1));
     if (samples < 1) refuse("samples", samples, "1 and more positions");
     curvature.rank.validate();
     cycle = std::lcm(cycle, interval);
-    if (cycle > kLongestCycle)
-      refuse("interval", interval, str("those whose cycle with the intervals before is at most ", kLongestCycle));
-  }
-}
-
-UpdateCycle::UpdateCycle(size_t layers) : sets_{all_of(layers)}, kinds_{"factor+decompose"}, set_of_step_{0} {}
-
-UpdateCycle::UpdateCycle(const std::vector<LayerCurvature>& layers) : UpdateCycle(layers.size()) {
-  int64_t cycle = 1;
-  for (const auto& layer : layers) cycle = std::lcm(cycle, layer.interval);
-  set_of_step_.clear();
-  for (int64_t step = 0; step < cycle; ++step) {
-    std::vector<size_t> due;
-    for (size_t i = 0; i < layers.size(); ++i)
-      if (step % layers[i].interval == layers[i].slot) due.push_back(i);
-    const auto known = std::find(sets_.begin(), sets_.end(), due);
-    set_of_step_.push_back(known - sets_.begin());
-    if (known != sets_.end()) continue;
-    kinds_.push_back(kind_of(due, step));
-    sets_.push_back(std::move(due));
+    if (cycle > kMaxCycle)
+      refuse("interval", interval, str("those whose cycle with the intervals before is at most ", kMaxCycle));
   }
 }
 

@@ -1,14 +1,78 @@
-/// The rows, the rank and the steps of each layer's curvature, as numbers. LibTorch-free.
+/// The rows, the rank and the steps of each layer's curvature. LibTorch-free.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "kfac/plan/eigen_rank.h"
-#include "kfac/plan/factor_samples.h"
-
 namespace spillway::kfac {
+
+/// The number of positions over which an update sums a factor of a layer's inputs (changes the result).
+/// kfac/factors/lattice.h says which.
+class FactorSamples {
+ public:
+  /// All positions.
+  static FactorSamples exact() { return FactorSamples(Rule::exact, 0); }
+  /// At least a position for every second row of a factor, and at least 384; all where a lattice would leave fewer. A
+  /// running average sums over several updates, so that it has more rows than that.
+  static FactorSamples automatic() { return FactorSamples(Rule::automatic, 0); }
+  /// At least `positions`; all where a lattice would leave fewer.
+  static FactorSamples at_least(int64_t positions) { return FactorSamples(Rule::fixed, positions); }
+
+  bool is_exact() const { return rule_ == Rule::exact; }
+  /// Returns the number given to at_least(), if that made it.
+  std::optional<int64_t> positions() const { return rule_ == Rule::fixed ? std::optional(positions_) : std::nullopt; }
+  /// Returns the fewest positions that a factor of `side` rows is estimated from. Not for exact().
+  int64_t fewest(int64_t side) const;
+
+  bool operator==(const FactorSamples&) const = default;
+
+ private:
+  enum class Rule : uint8_t { exact, automatic, fixed };
+  FactorSamples(Rule rule, int64_t positions) : rule_(rule), positions_(positions) {}
+
+  Rule rule_;
+  int64_t positions_;
+};
+
+/// Reads `exact`, `auto` or a number of 1 and more. Throws BadRequest naming the value and what is allowed.
+FactorSamples parse_factor_samples(std::string_view text);
+std::string name(FactorSamples samples);  ///< the text that parse_factor_samples() reads
+
+/// The rank of the eigenbases (changes the result). A basis of rank r keeps the r leading eigenvectors of a factor, and
+/// one number for the rest of its space, their mean eigenvalue (kfac/inverse/eigenbasis.h). A factor whose side is not
+/// well above the rank, less than thrice, keeps all of them.
+class EigenRank {
+ public:
+  /// All eigenvectors.
+  static constexpr EigenRank full() { return EigenRank(Rule::full, 0); }
+  /// All eigenvectors of sides below 192. Above, a basis keeps a sixteenth of a convolution's side, and at least 64. It
+  /// keeps a thirty-second of a Linear's, and at least 16, because an update has fewer rows there.
+  static constexpr EigenRank automatic() { return EigenRank(Rule::automatic, 0); }
+  /// At most `rank` of a side of three times that and more.
+  static constexpr EigenRank of(int64_t rank) { return EigenRank(Rule::fixed, rank); }
+
+  bool is_full() const { return rule_ == Rule::full; }
+  /// Returns the rank of the basis of a factor of `side`: `side` itself where all eigenvectors are kept.
+  int64_t within(int64_t side, bool is_convolution) const;
+  /// Throws BadRequest for a rank below 1.
+  void validate() const;
+
+  bool operator==(const EigenRank&) const = default;
+
+ private:
+  enum class Rule : uint8_t { full, automatic, fixed };
+  constexpr EigenRank(Rule rule, int64_t rank) : rule_(rule), rank_(rank) {}
+
+  friend std::string name(EigenRank rank);
+  Rule rule_;
+  int64_t rank_;
+};
+
+/// Reads `full`, `auto` or a number of 1 and more. Throws BadRequest naming the value and what is allowed.
+EigenRank parse_eigen_rank(std::string_view text);
+std::string name(EigenRank rank);  ///< the text that parse_eigen_rank() reads
 
 /// The curvature of one layer. Its factors are updated and decomposed together: in step 0, and then in every step t
 /// with t mod `interval` = `slot`.
@@ -24,34 +88,10 @@ struct LayerCurvature {
 };
 
 /// The longest cycle of steps after which all intervals of a model begin anew.
-inline constexpr int64_t kLongestCycle = 1024;
+inline constexpr int64_t kMaxCycle = 1024;
 
 /// Throws BadRequest naming the layer, the field and the allowed range. The least common multiple of the intervals may
-/// be kLongestCycle at most, because each step of a cycle is a kind of step of its own.
+/// be kMaxCycle at most, because each step of a cycle is a kind of step of its own.
 void validate(const std::vector<LayerCurvature>& layers);
-
-/// The layers whose curvature is renewed in each step of a cycle, and the names of these kinds of step.
-class UpdateCycle {
- public:
-  /// Makes the cycle of layers that are always renewed together.
-  explicit UpdateCycle(size_t layers);
-  /// `layers` passed validate().
-  explicit UpdateCycle(const std::vector<LayerCurvature>& layers);
-
-  /// Returns the sets of layers, in ascending order, that some step renews. The first one has all layers.
-  const std::vector<std::vector<size_t>>& sets() const { return sets_; }
-  /// Returns the index in sets() of the layers that `step` renews.
-  size_t set_of(int64_t step) const { return step == 0 ? 0 : set_of_step_[step % set_of_step_.size()]; }
-  /// Returns the name of the kind of step that renews a set: `factor+decompose` for all layers, `plain` for none, and
-  /// else `curvature N`, N the first step of the cycle that does so.
-  std::string_view kind(size_t set) const { return kinds_[set]; }
-  /// Returns the steps after which all intervals begin anew.
-  int64_t length() const { return std::ssize(set_of_step_); }
-
- private:
-  std::vector<std::vector<size_t>> sets_;
-  std::vector<std::string> kinds_;
-  std::vector<size_t> set_of_step_;
-};
 
 }  // namespace spillway::kfac

@@ -6,11 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "kfac/plan/eigen_rank.h"
-#include "kfac/plan/factor_samples.h"
 #include "kfac/plan/layer_curvature.h"
 #include "kfac/plan/option_types.h"
-#include "kfac/plan/step_schedule.h"
 
 namespace spillway::kfac {
 

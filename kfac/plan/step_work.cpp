@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "kfac/plan/layer_curvature.h"
+#include "kfac/plan/update_cycle.h"
 
 namespace spillway::kfac {
 namespace {
@@ -30,13 +30,6 @@ void advance(KfacCounters& counters, const KfacOptions& options) {
 
 int64_t steps_of(double interval) {
   return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(interval)));
-}
-
-/// Returns the steps after which the steps of a cycle begin anew.
-int64_t cycle_of(const std::vector<LayerCurvature>& layers) {
-  int64_t cycle = 1;
-  for (const LayerCurvature& layer : layers) cycle = std::lcm(cycle, layer.interval);
-  return cycle;
 }
 
 }  // namespace
@@ -69,7 +62,7 @@ std::map<std::string, double> shares_of_kinds(const KfacOptions& options) {
   std::map<std::string, double> shares;
   if (!options.layer_curvature.empty()) {
     const UpdateCycle cycle(options.layer_curvature);
-    const int64_t steps = cycle_of(options.layer_curvature);
+    const int64_t steps = cycle.length();
     for (int64_t step = steps; step < 2 * steps; ++step)
       shares[std::string(cycle.kind(cycle.set_of(step)))] += 1.0 / static_cast<double>(steps);
     return shares;
@@ -106,7 +99,7 @@ KfacOptions with_short_intervals(KfacOptions options) {
 }
 
 int64_t steps_of_all_kinds(const KfacOptions& options) {
-  if (!options.layer_curvature.empty()) return cycle_of(options.layer_curvature) + 1;
+  if (!options.layer_curvature.empty()) return UpdateCycle(options.layer_curvature).length() + 1;
   const auto first = options.at(0);
   const int64_t factors = steps_of(first.factor_interval), decompositions = steps_of(first.inverse_interval);
   return std::lcm(factors, decompositions) + 1 + options.staleness;

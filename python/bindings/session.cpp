@@ -17,7 +17,7 @@
 #include "core/ledger.h"
 #include "python/bindings/errors.h"
 #include "runtime/pictures/session_page.h"
-#include "runtime/recording/recorded_session.h"
+#include "runtime/recording/session_recorder.h"
 #include "swap/gate/autograd_purposes.h"
 #include "swap/gate/storage_page.h"
 #include "swap/schedule/step_trace.h"

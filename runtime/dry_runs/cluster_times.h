@@ -3,7 +3,7 @@
 #include <memory>
 #include <utility>
 
-#include "swap/shapes/kernel_times.h"
+#include "swap/shapes/shape_kernels.h"
 
 namespace spillway::runtime {
 

@@ -9,7 +9,7 @@
 #include "kfac/plan/options.h"
 #include "runtime/options/train_options.h"
 #include "runtime/planning/rank_steps.h"
-#include "swap/shapes/kernel_times.h"
+#include "swap/shapes/shape_kernels.h"
 
 namespace spillway::runtime {
 

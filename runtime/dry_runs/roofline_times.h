@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "runtime/planning/roofline.h"
-#include "swap/shapes/kernel_times.h"
+#include "swap/shapes/shape_kernels.h"
 
 namespace spillway::runtime {
 

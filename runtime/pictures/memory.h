@@ -5,7 +5,7 @@
 
 #include "core/bytes.h"
 #include "runtime/pictures/axis.h"
-#include "runtime/recording/step_recording.h"
+#include "runtime/recording/session_report.h"
 
 namespace spillway::report {
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "runtime/recording/step_recording.h"
+#include "runtime/recording/session_report.h"
 
 namespace spillway::report {
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "runtime/recording/paging_summary.h"
+#include "runtime/recording/session_report.h"
 
 namespace spillway::report {
 

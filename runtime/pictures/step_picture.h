@@ -3,7 +3,7 @@
 #include <string>
 
 #include "runtime/pictures/memory.h"
-#include "runtime/recording/step_recording.h"
+#include "runtime/recording/session_report.h"
 
 namespace spillway::report {
 

@@ -1,8 +1,9 @@
-/// A recorder of a Session's steps.
+/// A recorder of a Session's steps, and a Session that is recorded.
 #pragma once
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,35 @@ class SessionRecorder {
   std::string kind_;
   SteadyTime began_;
   bool recording_ = false;
+};
+
+/// A Session, its recorder, and the step that is open in it. Bindings of other languages stand on it. Used on the
+/// Session's thread.
+class RecordedSession {
+ public:
+  /// Opens the Session. Throws as Session does.
+  explicit RecordedSession(SessionOptions options);
+
+  /// Begins a step. Throws std::logic_error when one is open, because steps do not nest. No step is open after a throw
+  /// of the device or of the recorder.
+  void begin_step(const std::string& kind);
+  /// Ends the open step, if there is one. Throws as Session::Step::finish() does; the step has ended all the same.
+  void end_step();
+  /// Ends the open step as an exception does.
+  void forget_step();
+  /// Returns what the Session did.
+  SessionReport report() { return recorder_.report(session()); }
+  /// Closes the Session; the open step is forgotten. Doing it again does nothing.
+  void close();
+  /// Returns the Session. Throws std::logic_error when it is closed.
+  Session& session();
+
+ private:
+  Session::Step take_step();
+
+  SessionRecorder recorder_;
+  std::optional<Session> session_;
+  std::optional<Session::Step> step_;
 };
 
 }  // namespace spillway

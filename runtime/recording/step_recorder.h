@@ -9,7 +9,7 @@
 #include "core/ledger.h"
 #include "core/timeline.h"
 #include "core/trace_events.h"
-#include "runtime/recording/step_recording.h"
+#include "runtime/recording/session_report.h"
 #include "swap/gate/operator_observer.h"
 #include "swap/session.h"
 #include "swap/tiers/disk_io.h"

@@ -1,6 +1,6 @@
 /// The summary of a step's schedule.
 #pragma once
-#include "runtime/recording/paging_summary.h"
+#include "runtime/recording/session_report.h"
 
 namespace spillway::swap {
 struct Schedule;

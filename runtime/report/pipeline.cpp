@@ -11,7 +11,7 @@
 namespace spillway::report {
 namespace {
 
-constexpr size_t kMostRanks = 16;
+constexpr size_t kMaxRanks = 16;
 constexpr double kTop = 8;
 constexpr double kRankHeight = 52, kMeasuredHeight = 20, kPlannedHeight = 17, kGap = 2;
 constexpr double kGapped = 4;  // picture units: a wider block ends early, so that its neighbor can be told apart
@@ -39,7 +39,7 @@ double busy_seconds(const Spans& spans) {
 
 /// Returns the number of ranks that are drawn.
 size_t drawn(const PipelineStep& step) {
-  return std::min(kMostRanks, step.ranks.size());
+  return std::min(kMaxRanks, step.ranks.size());
 }
 
 /// Returns the seconds that the axis must hold, > 0.

@@ -1,6 +1,7 @@
-/// The report of a run: a page for people, and a trace for tools.
+/// The results of a run: JSON for scripts, a page for people, and a trace for tools.
 #pragma once
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
 #include "runtime/results/train_result.h"
@@ -15,5 +16,9 @@ void write_report(const std::filesystem::path& dir, const TrainResult& result, c
 
 /// Throws std::system_error when DIR cannot be made or files in it cannot be written; leaves no file.
 void check_report_dir(const std::filesystem::path& dir);
+
+/// Returns the keys and values of `train --json`. A value is null where a number does not exist for this run. Bytes are
+/// integers, times seconds.
+nlohmann::json to_json(const TrainResult& result);
 
 }  // namespace spillway

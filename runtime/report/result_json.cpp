@@ -1,10 +1,9 @@
-#include "runtime/report/result_json.h"
-
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "core/program.h"
 #include "runtime/options/curvature_json.h"
+#include "runtime/report/report.h"
 
 namespace spillway {
 namespace {

@@ -9,8 +9,7 @@
 #include "core/category.h"
 #include "kfac/plan/counters.h"
 #include "runtime/options/train_options.h"
-#include "runtime/recording/paging_summary.h"
-#include "runtime/recording/step_recording.h"
+#include "runtime/recording/session_report.h"
 #include "runtime/results/pipeline_summary.h"
 
 namespace spillway {

@@ -25,7 +25,6 @@
 #include "runtime/pipeline/pipelined_model.h"
 #include "runtime/training/checkpoint.h"
 #include "swap/session.h"
-#include "swap/shapes/kernel_times.h"
 #include "swap/shapes/shape_kernels.h"
 
 namespace spillway::runtime {

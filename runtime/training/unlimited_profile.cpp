@@ -10,6 +10,7 @@
 #include "core/interrupted.h"
 #include "ddl/comm/collectives.h"
 #include "ddl/comm/communicator.h"
+#include "kfac/plan/update_cycle.h"
 #include "runtime/interruption/failure.h"
 #include "runtime/training/training_run.h"
 #include "swap/schedule/step_trace.h"

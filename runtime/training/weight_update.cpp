@@ -17,8 +17,8 @@
 #include "runtime/training/kfac_state.h"
 #include "runtime/training/part_options.h"
 #include "runtime/training/whole_state.h"
-#include "swap/optim/combined_optimizer.h"
 #include "swap/optim/matrix_optimizer.h"
+#include "swap/optim/optimizer.h"
 
 namespace spillway::runtime {
 namespace {

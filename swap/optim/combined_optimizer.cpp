@@ -1,8 +1,8 @@
-#include "swap/optim/combined_optimizer.h"
-
 #include <ATen/ATen.h>
 
 #include <algorithm>
+
+#include "swap/optim/optimizer.h"
 
 namespace spillway {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "swap/shapes/kernel_times.h"
+#include "swap/shapes/shape_kernels.h"
 
 namespace spillway::swap {
 

@@ -17,7 +17,6 @@
 #include "core/error.h"
 #include "swap/gate/operator_kernels.h"
 #include "swap/gate/session_scope.h"
-#include "swap/shapes/kernel_times.h"
 #include "swap/shapes/map_tensors.h"
 #include "swap/shapes/shape_rules.h"
 

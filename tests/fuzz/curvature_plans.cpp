@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include "kfac/plan/update_cycle.h"
 #include "runtime/options/curvature_json.h"
 #include "tests/fuzz/support.h"
 #include "tests/fuzz/targets.h"

@@ -5,7 +5,7 @@
 
 #include "core/ledger.h"
 #include "runtime/report/report.h"
-#include "runtime/results/train_listener.h"
+#include "runtime/training/train.h"
 
 namespace spillway::tools {
 

@@ -1,13 +1,16 @@
 // A program that uses the LibTorch-free libraries of an installed Spillway.
 #include <cstdio>
 
-#include "core/ledger.h"
+#include "core/bytes.h"
+#include "core/error.h"
 
 int main() {
-  spillway::Ledger ledger("cpu", 1000);
-  const bool fits = ledger.try_charge(600, spillway::Category::weights);
-  const bool refused = !ledger.try_charge(600, spillway::Category::activations);
-  std::printf("used %lld of %lld bytes\n", static_cast<long long>(ledger.used_bytes()),
-              static_cast<long long>(ledger.budget_bytes()));
-  return fits && refused && ledger.used_bytes() == 600 ? 0 : 1;
+  std::printf("%s\n", spillway::format_bytes(spillway::parse_bytes("1.5GiB")).c_str());
+  try {
+    spillway::parse_bytes("lots");
+  } catch (const spillway::BadRequest& refused) {
+    std::printf("%s\n", refused.what());
+    return spillway::parse_bytes("1.5GiB") == 1610612736 ? 0 : 1;
+  }
+  return 1;
 }

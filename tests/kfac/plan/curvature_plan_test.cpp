@@ -9,6 +9,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "kfac/plan/update_cycle.h"
 
 namespace spillway::kfac {
 namespace {
@@ -133,7 +134,7 @@ TEST(CurvaturePlanTest, StretchesIntervalsOnlyWhenRowsAndRanksAreUsedUp) {
     const bool stretched = std::any_of(plan.layers.begin(), plan.layers.end(),
                                        [](const LayerCurvature& layer) { return layer.interval > 3; });
     for (size_t i = 0; i < plan.layers.size(); ++i) {
-      EXPECT_LE(plan.layers[i].interval, 3 * kLongestStretch);
+      EXPECT_LE(plan.layers[i].interval, 3 * kMaxStretch);
       if (!stretched) continue;
       EXPECT_EQ(plan.layers[i].samples, least.layers[i].samples) << share;
       EXPECT_EQ(plan.layers[i].rank, least.layers[i].rank) << share;

@@ -1,4 +1,6 @@
 // Tests of the record of a Session's steps, from which its report is drawn.
+#include "runtime/recording/session_recorder.h"
+
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <gtest/gtest.h>
@@ -12,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/recording/recorded_session.h"
 #include "swap/gate/operator_kernels.h"
 #include "swap/gate/operator_observer.h"
 #include "swap/session.h"

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "runtime/report/result_json.h"
+#include "runtime/report/report.h"
 #include "runtime/training/run_context.h"
 #include "runtime/training/train.h"
 

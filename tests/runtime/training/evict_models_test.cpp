@@ -14,8 +14,8 @@
 #include "runtime/passes/autocast.h"
 #include "runtime/passes/memory_format.h"
 #include "swap/gate/operator_observer.h"
-#include "swap/optim/combined_optimizer.h"
 #include "swap/optim/matrix_optimizer.h"
+#include "swap/optim/optimizer.h"
 #include "swap/session.h"
 #include "tests/support/checking_observers.h"
 

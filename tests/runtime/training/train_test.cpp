@@ -13,7 +13,7 @@
 #include "runtime/data/sampler.h"
 #include "runtime/io/weights_sha256.h"
 #include "runtime/planning/grad_worker_choice.h"
-#include "runtime/report/result_json.h"
+#include "runtime/report/report.h"
 #include "runtime/training/run_context.h"
 #include "runtime/training/training_run.h"
 #include "runtime/training/unlimited_profile.h"

@@ -1,5 +1,3 @@
-#include "swap/optim/combined_optimizer.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "swap/optim/optimizer.h"
 
 namespace spillway {
 namespace {
