@@ -13,7 +13,8 @@ import subprocess
 import time
 
 MARK = "SPILLWAY_CHAOS"  # in the environment of every process of a launch, so that orphans are found
-# What ranks say that give MPI's start up. Open MPI 4.1's mpirun hangs after about one of 30 such launches, without ranks.
+# What ranks say that give up on MPI's start. Open MPI 4.1's mpirun hangs, without ranks, after about one of 30 such
+# launches.
 UNSTARTED = "[ddl] no answer to MPI_Init"
 END_SECONDS = 90  # beyond what a launch takes undisturbed: deadlines, and a busy machine
 
