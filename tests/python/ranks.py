@@ -34,9 +34,12 @@ def play(body, rank, size, folder):
 
 
 def run_ranks(body, size, failing=()):
-    """Runs `body(rank, size, folder)` in processes. Fails with the first error of a rank that is not to fail."""
+    """Runs `body(rank, size, folder)` in processes. Fails with the first error of a rank that is not to fail.
+
+    The processes are forked from one that has imported the test's file, and with it torch, once for all ranks.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        context = mp.get_context("spawn")
+        context = mp.get_context("forkserver")
         ranks = [context.Process(target=play, args=(body, rank, size, folder)) for rank in range(size)]
         for rank in ranks:
             rank.start()
