@@ -3,7 +3,7 @@
 import shutil
 import signal
 
-from cli import OTHERS, SMALL, Case, main, run
+from cli import OTHERS, SMALL, WITH_PAGES, Case, main, run
 
 
 class BadInput(Case):
@@ -120,7 +120,7 @@ class BadInput(Case):
         )
 
     def test_a_host_budget_that_is_too_small_and_disks_that_cannot_be_used(self):
-        tight = ["train", *SMALL, "--data", "synthetic:32", "--budget", "70%", "--host-budget", "2MiB"]
+        tight = ["train", *WITH_PAGES, "--budget", "70%", "--host-budget", "2MiB"]
         self.refused(3, "host budget of 2.00 MiB", "more bytes", "--disk", args=tight)
         self.refused(2, "nowhere", "No such file", "--disk", args=[*tight, "--disk", self.folder / "nowhere"])
         self.refused(

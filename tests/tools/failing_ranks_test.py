@@ -10,7 +10,7 @@ import subprocess
 import time
 import unittest
 
-from cli import MPI, MPIRUN, OTHERS, PROGRAM, SMALL, Case, main, run
+from cli import MPI, MPIRUN, OTHERS, PROGRAM, SMALL, WITH_PAGES, Case, main, run
 
 
 @unittest.skipIf(MPIRUN is None, "built without MPI")
@@ -85,7 +85,7 @@ class FailingRanks(Case):
         pages.mkdir()
         options = [
             "train",
-            *SMALL[:-3],
+            *WITH_PAGES[:-3],
             *"--deterministic --budget 70% --host-budget 2MiB --disk".split(),
             str(pages),
             "--checkpoint",
@@ -118,12 +118,14 @@ class FailingRanks(Case):
         self.assertEqual(process.returncode, 1, errors)
         self.assertRegex(errors, r"spillway: .*File too large")
         left = int(re.search(r"step (\d+) is left in its midst", output).group(1))
-        resumed = self.result(*SMALL, "--steps", left, "--checkpoint", folder, "--resume", ranks=2)
+        resumed = self.result(*WITH_PAGES, "--steps", left, "--checkpoint", folder, "--resume", ranks=2)
         self.assertEqual(resumed["resumed_from_step"], left - 1)
-        self.assertEqual(resumed["weights_sha256"], self.result(*SMALL, "--steps", left, ranks=2)["weights_sha256"])
+        self.assertEqual(
+            resumed["weights_sha256"], self.result(*WITH_PAGES, "--steps", left, ranks=2)["weights_sha256"]
+        )
 
     def test_the_rank_that_fails_is_heard_in_its_own_words_and_with_its_code(self):
-        tight = [PROGRAM, "train", *SMALL, "--budget", "70%", "--host-budget"]
+        tight = [PROGRAM, "train", *WITH_PAGES, "--budget", "70%", "--host-budget"]
         for sizes in (("1GiB", "2MiB"), ("2MiB", "1GiB")):
             done = subprocess.run(
                 [*MPI, "-np", "1", *tight, sizes[0], ":", "-np", "1", *tight, sizes[1]],

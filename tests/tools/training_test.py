@@ -4,7 +4,7 @@ import json
 import signal
 import subprocess
 
-from cli import MPIRUN, OTHERS, PROGRAM, SMALL, Case, main, run
+from cli import MPIRUN, OTHERS, PROGRAM, SMALL, WITH_PAGES, Case, main, run
 
 
 class Training(Case):
@@ -21,9 +21,8 @@ class Training(Case):
     def test_beyond_device_and_host_memory_the_weights_are_the_same(self):
         disk = self.folder / "disk"
         disk.mkdir()
-        large = [*SMALL, "--data", "synthetic:32"]
-        free = self.result(*large)
-        tight = self.result(*large, "--budget", str(free["floor_bytes"]), "--host-budget", "2MiB", "--disk", disk)
+        free = self.result(*WITH_PAGES)
+        tight = self.result(*WITH_PAGES, "--budget", str(free["floor_bytes"]), "--host-budget", "2MiB", "--disk", disk)
         self.assertEqual(tight["losses"], free["losses"])
         self.assertEqual(tight["weights_sha256"], free["weights_sha256"])
         self.assertLessEqual(tight["host_peak_bytes"], 2 << 20)

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "core/cache_folder.h"
 #include "core/device/cpu_device.h"
 #include "core/error.h"
+#include "core/host/cache_folder.h"
 #include "runtime/data/open_dataset.h"
 #include "runtime/dry_runs/make_plan.h"
 #include "runtime/models/model_info.h"

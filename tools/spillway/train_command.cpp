@@ -14,10 +14,10 @@
 #include <utility>
 
 #include "benchmarks/commands/stock.h"
-#include "core/cache_folder.h"
 #include "core/device/device.h"
 #include "core/device/open_device.h"
 #include "core/error.h"
+#include "core/host/cache_folder.h"
 #include "core/interrupted.h"
 #include "ddl/comm/collectives.h"
 #include "ddl/comm/mpi.h"

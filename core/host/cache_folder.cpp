@@ -1,4 +1,4 @@
-#include "core/cache_folder.h"
+#include "core/host/cache_folder.h"
 
 #include <cstdlib>
 
