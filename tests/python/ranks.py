@@ -34,7 +34,7 @@ def play(body, rank, size, folder):
 
 
 def run_ranks(body, size, failing=()):
-    """Runs `body(rank, size, folder)` in processes. Fails with the first error of a rank that is not to fail.
+    """Runs `body(rank, size, folder)` in processes. Fails with the errors of ranks that are not to fail.
 
     The processes are forked from one that has imported the test's file, and with it torch, once for all ranks.
     """
@@ -47,10 +47,14 @@ def run_ranks(body, size, failing=()):
             rank.join(120)
             if rank.is_alive():
                 rank.kill()
+        errors = {
+            number: file.read_text()
+            for number in range(size)
+            if number not in failing and (file := pathlib.Path(folder, f"error{number}")).exists()
+        }
+        if errors:
+            raise AssertionError("\n".join(f"rank {number}: {error}" for number, error in errors.items()))
         for number, rank in enumerate(ranks):
-            error = pathlib.Path(folder, f"error{number}")
-            if error.exists() and number not in failing:
-                raise AssertionError(f"rank {number}: {error.read_text()}")
             if (rank.exitcode != 0) != (number in failing):
                 raise AssertionError(f"rank {number} ended with {rank.exitcode}")
 
