@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <sstream>
@@ -11,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/host/text_file.h"
+#include "core/parse_number.h"
 
 namespace spillway::tools {
 namespace {
@@ -35,14 +35,6 @@ std::vector<std::string> cells_of(std::string_view line) {
       cells.back() += letter;
   }
   return cells;
-}
-
-template <class Number>
-std::optional<Number> parsed(const std::string& text) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
 }
 
 /// Reads the lines of one file.
@@ -103,7 +95,7 @@ class Reader {
     int count = 1;
     for (size_t i = 0; i < cells.size(); ++i) {
       if (columns_[i] == kBlocks) {
-        count = parsed<int>(cells[i]).value_or(0);
+        count = parse_number<int>(cells[i]).value_or(0);
         if (count < 1 || count > kMaxBlocks) refuse(str(kBlocks, " is '", cells[i], "'; allowed: 1 to ", kMaxBlocks));
         continue;
       }
@@ -115,7 +107,7 @@ class Reader {
   }
 
   double milliseconds(const std::pair<const char*, double BlockTimes::*>& column, const std::string& cell) const {
-    const std::optional<double> value = parsed<double>(cell);
+    const std::optional<double> value = parse_number<double>(cell);
     const bool is_pass = column.second == &BlockTimes::forward || column.second == &BlockTimes::backward;
     if (!value || !std::isfinite(*value) || *value < 0 || (is_pass && *value == 0))
       refuse(str(column.first, " is '", cell, "'; allowed: milliseconds ", is_pass ? "above 0" : "from 0 on"));

@@ -3,7 +3,6 @@
 #include "benchmarks/pipeline/command.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <map>
@@ -15,6 +14,7 @@
 #include "benchmarks/pipeline/report.h"
 #include "core/bytes.h"
 #include "core/error.h"
+#include "core/parse_number.h"
 #include "tools/cli/checks.h"
 #include "tools/cli/write_json.h"
 
@@ -69,9 +69,8 @@ void refuse_flags_without_effect(const Options& options) {
 
 std::optional<int> interval_of(const std::string& text) {
   if (text == kAuto) return std::nullopt;
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 1 || value > kMaxInterval)
+  const std::optional<int> value = parse_number<int>(text);
+  if (!value || *value < 1 || *value > kMaxInterval)
     throw BadRequest(str("--interval: '", text, "'; allowed: auto, and whole numbers from 1 to ", kMaxInterval));
   return value;
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <limits>
@@ -14,6 +13,7 @@
 #include "benchmarks/reproduce/split_lines.h"
 #include "core/error.h"
 #include "core/host/text_file.h"
+#include "core/parse_number.h"
 
 namespace spillway::runtime {
 namespace {
@@ -57,14 +57,14 @@ std::array<size_t, kColumns.size()> places_of(const std::string& file, const std
 }
 
 double number_of(const std::string& file, size_t line, std::string_view column, std::string_view field) {
-  double number = 0;
-  const auto [rest, error] = std::from_chars(field.data(), field.data() + field.size(), number);
+  const std::optional<double> parsed = parse_number<double>(field);
+  const double number = parsed.value_or(0);
   const bool is_size = column == kColumns[0];
   const bool is_time = column == "time_f" || column == "time_b";  // without these no rank works
   const bool in_range = is_size
                             ? number >= 1 && number <= std::numeric_limits<int>::max() && number == std::floor(number)
                             : std::isfinite(number) && (is_time ? number > 0 : number >= 0);
-  if (error != std::errc() || rest != field.data() + field.size() || !in_range)
+  if (!parsed || !in_range)
     refuse(file, str("line ", line, " has ", column, " '", field, "'; allowed: ",
                      is_size   ? "1, 2, 3 and so on"
                      : is_time ? "milliseconds above 0"

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <map>
 
 #include "core/error.h"
+#include "core/parse_number.h"
 
 namespace spillway {
 namespace {
@@ -98,9 +98,8 @@ class Scanner {
   }
 
   void check_number(std::string_view value, int most) const {
-    int number = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-    if (error != std::errc() || end != value.data() + value.size() || number < 0 || number > most) refuse();
+    const int number = parse_number<int>(value).value_or(-1);
+    if (number < 0 || number > most) refuse();
   }
 
   std::string_view all_, rest_;

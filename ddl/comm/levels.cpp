@@ -1,11 +1,11 @@
 #include "ddl/comm/levels.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 
 #include "core/error.h"
 #include "core/hash.h"
+#include "core/parse_number.h"
 
 namespace spillway::ddl {
 namespace {
@@ -39,9 +39,8 @@ std::vector<int64_t> parse_numbers(std::string_view text, char separator) {
   std::vector<int64_t> numbers;
   while (true) {
     const size_t length = std::min(text.find(separator), text.size());
-    int64_t number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + length, number);
-    if (error != std::errc() || end != text.data() + length || number < 1 || number > kMaxRanks) return {};
+    const int64_t number = parse_number<int64_t>(text.substr(0, length)).value_or(0);
+    if (number < 1 || number > kMaxRanks) return {};
     numbers.push_back(number);
     if (length == text.size()) return numbers;
     text.remove_prefix(length + 1);

@@ -1,10 +1,10 @@
 #include "kfac/plan/layer_curvature.h"
 
 #include <algorithm>
-#include <charconv>
 #include <numeric>
 
 #include "core/error.h"
+#include "core/parse_number.h"
 
 namespace spillway::kfac {
 namespace {
@@ -19,14 +19,6 @@ constexpr AutomaticRule kOfLinear{16, 32}, kOfConvolution{64, 16};
 constexpr int64_t kMinAutomaticSide = 192;  // full bases of smaller sides cost little
 constexpr int64_t kMinSidePerRank = 3;
 
-/// Returns the number of 1 and more that is the whole text.
-std::optional<int64_t> parse_count(std::string_view text) {
-  int64_t count = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
-  if (error != std::errc() || end != text.data() + text.size() || count < 1) return std::nullopt;
-  return count;
-}
-
 }  // namespace
 
 int64_t FactorSamples::fewest(int64_t side) const {
@@ -36,7 +28,7 @@ int64_t FactorSamples::fewest(int64_t side) const {
 FactorSamples parse_factor_samples(std::string_view text) {
   if (text == "exact") return FactorSamples::exact();
   if (text == "auto") return FactorSamples::automatic();
-  if (const auto positions = parse_count(text)) return FactorSamples::at_least(*positions);
+  if (const auto positions = parse_number<int64_t>(text); positions >= 1) return FactorSamples::at_least(*positions);
   throw BadRequest(str("[kfac.options] factor_samples '", text, "' is not exact, auto or a number of 1 and more"));
 }
 
@@ -60,7 +52,7 @@ void EigenRank::validate() const {
 EigenRank parse_eigen_rank(std::string_view text) {
   if (text == "full") return EigenRank::full();
   if (text == "auto") return EigenRank::automatic();
-  if (const auto rank = parse_count(text)) return EigenRank::of(*rank);
+  if (const auto rank = parse_number<int64_t>(text); rank >= 1) return EigenRank::of(*rank);
   throw BadRequest(str("[kfac.options] eigen_rank '", text, "' is not full, auto or a number of 1 and more"));
 }
 

@@ -1,9 +1,9 @@
 #include "runtime/data/open_dataset.h"
 
-#include <charconv>
 #include <string>
 
 #include "core/error.h"
+#include "core/parse_number.h"
 #include "runtime/data/brats.h"
 #include "runtime/data/synthetic.h"
 #include "runtime/data/synthetic_tokens.h"
@@ -45,11 +45,8 @@ std::unique_ptr<Dataset> open_synthetic(const ModelInfo& model, int64_t size, co
 
 int64_t synthetic_size(std::string_view source) {
   if (!source.starts_with(kSyntheticPrefix)) return 0;
-  const std::string_view number = source.substr(kSyntheticPrefix.size());
-  int64_t size = 0;
-  auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), size);
-  if (error != std::errc() || end != number.data() + number.size() || size < 1)
-    throw BadRequest(str("data '", source, "' is not of the form synthetic:N with N from 1 on"));
+  const int64_t size = parse_number<int64_t>(source.substr(kSyntheticPrefix.size())).value_or(0);
+  if (size < 1) throw BadRequest(str("data '", source, "' is not of the form synthetic:N with N from 1 on"));
   return size;
 }
 

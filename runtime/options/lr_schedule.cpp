@@ -1,32 +1,24 @@
 #include "runtime/options/lr_schedule.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "core/error.h"
+#include "core/parse_number.h"
 
 namespace spillway {
-namespace {
-
-template <class Number>
-bool read(std::string_view text, Number& value) {
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
-}  // namespace
 
 std::vector<Decay> parse_decays(std::string_view who, std::string_view text) {
   std::vector<Decay> decays;
   for (std::string_view rest = text; !rest.empty();) {
     const std::string_view part = rest.substr(0, rest.find(','));
     const size_t at = part.find('@');
-    Decay decay{};
-    const bool good = at != std::string_view::npos && read(part.substr(0, at), decay.factor) &&
-                      read(part.substr(at + 1), decay.epoch) && decay.factor > 0 && std::isfinite(decay.factor) &&
-                      decay.epoch >= 1 && part.size() + 1 != rest.size();
-    if (!good)
+    const bool has_both = at != std::string_view::npos;
+    const Decay decay{.factor = has_both ? parse_number<double>(part.substr(0, at)).value_or(0) : 0,
+                      .epoch = has_both ? parse_number<int64_t>(part.substr(at + 1)).value_or(0) : 0};
+    const bool is_good =
+        decay.factor > 0 && std::isfinite(decay.factor) && decay.epoch >= 1 && part.size() + 1 != rest.size();
+    if (!is_good)
       throw BadRequest(str(who, " is '", text,
                            "'; write FACTOR@EPOCH,… with factors above 0 and epochs from 1 on, such as 0.1@30,0.1@60"));
     decays.push_back(decay);

@@ -1,9 +1,9 @@
 #include "runtime/options/train_options.h"
 
-#include <charconv>
 #include <cmath>
 
 #include "core/error.h"
+#include "core/parse_number.h"
 #include "core/value_names.h"
 #include "runtime/models/model_info.h"
 #include "swap/tiers/disk_tier.h"
@@ -15,10 +15,8 @@ BudgetRequest BudgetRequest::parse(std::string_view text) {
   if (text == "none") return {};
   BudgetRequest request;
   if (text.ends_with('%')) {
-    std::string_view number = text.substr(0, text.size() - 1);
-    auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), request.percent);
-    if (error != std::errc() || end != number.data() + number.size() ||
-        !(request.percent > 0 && request.percent <= 1000))
+    request.percent = parse_number<double>(text.substr(0, text.size() - 1)).value_or(0);
+    if (!(request.percent > 0 && request.percent <= 1000))
       throw BadRequest(str("cannot read '", text,
                            "' as a budget; write a percentage of the unconstrained peak such as "
                            "50%, a size such as 600MiB, or none"));

@@ -4,12 +4,12 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 
-#include <charconv>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "core/error.h"
+#include "core/parse_number.h"
 #include "core/program.h"
 #include "ddl/comm/busy.h"
 #include "ddl/comm/collectives.h"
@@ -81,12 +81,8 @@ void set_state(at::Generator& generator, const at::Tensor& state) {
 
 /// Returns a number of the file's metadata; -1 where there is none.
 int64_t number(const TensorFileReader& file, const std::string& name) {
-  int64_t value = -1;
   const auto found = file.metadata().find(name);
-  if (found == file.metadata().end()) return value;
-  const char *begin = found->second.data(), *end = begin + found->second.size();
-  const auto [stop, error] = std::from_chars(begin, end, value);
-  return error == std::errc() && stop == end && value >= 0 ? value : -1;
+  return found == file.metadata().end() ? -1 : std::max<int64_t>(-1, parse_number<int64_t>(found->second).value_or(-1));
 }
 
 /// Sets `generator` to this rank's row of the saved states, or seeds it where the saved run had no such rank.

@@ -1,9 +1,9 @@
 #include "tools/cli/checks.h"
 
-#include <charconv>
 #include <vector>
 
 #include "core/error.h"
+#include "core/parse_number.h"
 
 namespace spillway::tools {
 namespace {
@@ -26,10 +26,8 @@ std::string unexpected(const CLI::App& app, const std::vector<std::string>& argu
 CLI::Validator at_least(int64_t least) {
   return CLI::Validator(
       [least](std::string& text) {
-        int64_t value = 0;
-        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-        const bool whole = error == std::errc() && end == text.data() + text.size();
-        return whole && value >= least ? std::string() : str("'", text, "' is no whole number from ", least, " on");
+        const auto value = parse_number<int64_t>(text);
+        return value && *value >= least ? std::string() : str("'", text, "' is no whole number from ", least, " on");
       },
       str(least, " or more"));
 }

@@ -1,12 +1,12 @@
 #include "tools/cli/kfac_flags.h"
 
-#include <charconv>
 #include <cmath>
 #include <fstream>
 #include <limits>
 #include <sstream>
 
 #include "core/error.h"
+#include "core/parse_number.h"
 #include "runtime/models/model_info.h"
 #include "runtime/options/curvature_json.h"
 
@@ -15,11 +15,9 @@ using namespace runtime;
 namespace {
 
 double parse_fraction(const std::string& text, int world) {
-  double value = 0;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const double workers = value * world;
+  const double value = parse_number<double>(text).value_or(0), workers = value * world;
   const bool whole = std::fabs(workers - std::round(workers)) < 1e-6;
-  if (error == std::errc() && end == text.data() + text.size() && value > 0 && value <= 1 && whole) return value;
+  if (value > 0 && value <= 1 && whole) return value;
   std::string allowed = "auto";
   for (int k = 1; k <= world; ++k) allowed += str(", ", static_cast<double>(k) / world);
   throw BadRequest(str("--grad-worker-frac is '", text, "'; allowed with ", world, " rank(s) is ", allowed));
@@ -33,11 +31,9 @@ bool is_in_plan(std::string_view flag) {
 
 // Reads a percentage above 0, up to 100%, as a share.
 double parse_share(std::string_view flag, const std::string& text) {
-  double percent = 0;
-  const char* last = text.data() + text.size();
-  auto [end, error] = std::from_chars(text.data(), last, percent);
-  const bool whole = error == std::errc() && end + 1 == last && *end == '%';
-  if (whole && percent > 0 && percent <= 100) return percent / 100;
+  const std::string_view number(text.data(), text.ends_with('%') ? text.size() - 1 : 0);
+  const double percent = parse_number<double>(number).value_or(0);
+  if (percent > 0 && percent <= 100) return percent / 100;
   throw BadRequest(str(flag, " is '", text, "'; allowed is a percentage above 0%, up to 100%, such as 20%"));
 }
 
@@ -262,13 +258,12 @@ void KfacFlags::resolve_interval(TrainOptions& train) const {
   // A run that chooses begins with a cycle that has room in most pipelines.
   constexpr int64_t kFirstTried = 5;
   train.pipeline.choose_interval = inverse_interval == "auto";
-  int64_t steps = kFirstTried;
-  const char* last = inverse_interval.data() + inverse_interval.size();
-  const auto [end, error] = std::from_chars(inverse_interval.data(), last, steps);
-  if (!train.pipeline.choose_interval && (error != std::errc() || end != last))
+  const std::optional<int64_t> steps =
+      train.pipeline.choose_interval ? kFirstTried : parse_number<int64_t>(inverse_interval);
+  if (!steps)
     throw BadRequest(str("--inverse-interval is '", inverse_interval, "'; allowed is a number of steps, or auto"));
   kfac::KfacOptions& k = train.kfac.preconditioner;
-  k.inverse_interval = static_cast<double>(steps);
+  k.inverse_interval = static_cast<double>(*steps);
   const bool refreshes_late = train.pipeline.ranks > 1 && train.pipeline.refresh != RefreshTurns::at_once;
   if (!train.pipeline.choose_interval && !refreshes_late) return;
   // A layer's factors and its inverse are renewed from the statistics of one step.

@@ -1,9 +1,9 @@
 #include "tools/ddlrun/batch_systems.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "core/error.h"
+#include "core/parse_number.h"
 
 namespace spillway::ddlrun {
 namespace {
@@ -29,10 +29,9 @@ std::vector<std::string> expand_ranges(std::string_view text, std::string_view a
   for (const std::string& range : split(text, ',')) {
     const auto bounds = split(range, '-');
     const auto number = [&](const std::string& digits) {
-      uint64_t value = 0;
-      const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-      if (error != std::errc() || end != digits.data() + digits.size()) refuse_nodes(what, all);
-      return value;
+      const auto value = parse_number<uint64_t>(digits);
+      if (!value) refuse_nodes(what, all);
+      return *value;
     };
     const uint64_t first = number(bounds.front()), last = number(bounds.back());
     const size_t width = bounds.front().size();

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <sstream>
 
 #include "core/error.h"
 #include "core/host/text_file.h"
+#include "core/parse_number.h"
 
 namespace spillway::ddlrun {
 namespace {
@@ -91,10 +91,8 @@ int64_t HostList::slots() const {
 }
 
 std::optional<int64_t> parse_count(std::string_view text, int64_t least) {
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || number < least || number > kMaxSlots) return {};
-  return number;
+  const auto number = parse_number<int64_t>(text);
+  return number >= least && number <= kMaxSlots ? number : std::nullopt;
 }
 
 bool is_host_name(std::string_view text) {

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -19,6 +18,7 @@
 #include "core/error.h"
 #include "core/host/cache_folder.h"
 #include "core/interrupted.h"
+#include "core/parse_number.h"
 #include "ddl/comm/collectives.h"
 #include "ddl/comm/mpi.h"
 #include "ddl/topology/link_cost_cache.h"
@@ -93,10 +93,8 @@ void take_share_of_host(ddl::Communicator& comm) {
 double compared_lr(const std::string& what, OptimizerKind optimizer) {
   const size_t at = what.find('@');
   if (at == std::string::npos) return default_lr(optimizer);
-  double lr = 0;
-  const char* end_of_text = what.data() + what.size();
-  const auto [end, error] = std::from_chars(what.data() + at + 1, end_of_text, lr);
-  if (error != std::errc() || end != end_of_text || !(lr > 0) || !std::isfinite(lr))
+  const double lr = parse_number<double>(std::string_view(what).substr(at + 1)).value_or(0);
+  if (!(lr > 0) || !std::isfinite(lr))
     throw BadRequest(
         str("--compare is '", what, "'; the learning rate of ", name(optimizer), "@LR is a number above 0"));
   return lr;
