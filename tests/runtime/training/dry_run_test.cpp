@@ -42,7 +42,7 @@ RunContext context_of(const Way& way) {
   const std::string_view model = way.model;
   if (model == "unet3d" || model == "bp3d") options.model.filters = 4;
   // With so few channels oneDNN pads several cases less than one, and the bound of its scratch is far.
-  if (model == "unet3d" && way.batch > 1) options.model.filters = 16;
+  if ((model == "unet3d" || model == "bp3d") && way.batch > 1) options.model.filters = 16;
   if (model == "resnet50") options.model.filters = 8;
   if (model == "bert-base") options.model.layers = 2, options.model.hidden = 64;
   options.kfac.enabled = way.kfac;
