@@ -58,6 +58,16 @@ class Plan(Case):
         self.said = done.stdout
         return json.loads(file.read_text())
 
+    def assert_columns(self):
+        """Expects that the rows of each printed table of steps or choices end below its heading."""
+        tables = [part.splitlines() for part in self.said.split("\n\n")]
+        tables = [rows for rows in tables if rows[0].startswith(("kind of step ", "choice "))]
+        self.assertTrue(tables, self.said)
+        for heading, *rows in tables:
+            for row in rows:
+                if not row.startswith("…"):
+                    self.assertEqual(len(row), len(heading), self.said)
+
     def test_keys(self):
         found = self.planned(
             *KFAC, "--budget", "90%", "--budgets", "95%,1%", "--largest-batch", "--device-profile", "a100"
@@ -107,6 +117,9 @@ class Plan(Case):
             *"--world 4 --kfac --schedule chimera --device-profile a100 --kfac-strategy comm_opt".split(),
         )["plan"]["choices"]
         self.assertEqual((four["schedule"], four["feasible"]), ("chimera", True))
+        kfac = ["--kfac", "--kfac-strategy", "owner_reduce"]
+        self.planned(*model, *"--world 4 --schedule gpipe --device-profile a100 --budget 98%".split(), *kfac)
+        self.assert_columns()
 
     @unittest.skipIf(MPIRUN is None, "built without MPI")
     def test_needs_of_a_pipeline_are_those_of_training(self):
@@ -185,6 +198,7 @@ class Plan(Case):
         found = self.planned(
             *KFAC, "--world", "4", "--levels", "2x2", "--device-profile", "v100", "--kfac-strategy", "auto"
         )
+        self.assert_columns()
         choices = found["plan"]["choices"]
         self.assertGreater(len(choices), 4)
         self.assertEqual({choice["strategy"] for choice in choices}, {"comm_opt", "hybrid", "owner_reduce"})

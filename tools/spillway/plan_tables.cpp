@@ -1,5 +1,6 @@
 #include "tools/spillway/plan_tables.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 
@@ -35,25 +36,39 @@ std::string needs(const PlanReport& report) {
              format_bytes(best.floor_bytes), " (", best.floor_operator, ")\n");
 }
 
+/// Returns the name, and spaces up to a width, which longer names exceed.
+std::string padded(std::string name, size_t width) {
+  name.resize(std::max(name.size(), width), ' ');
+  return name;
+}
+
 std::string kinds(const RunPlan& plan) {
-  std::string out = line("\n%-24s %6s %9s %9s %9s %9s %9s %10s %10s\n", "kind of step", "share", "step", "operators",
-                         "copies", "messages", "bound", "peak", "host");
+  size_t width = 24;
+  for (const StepForecast& k : plan.best().forecast.kinds) width = std::max(width, k.kind.size());
+  std::string out = "\n" + padded("kind of step", width) +
+                    line(" %6s %9s %9s %9s %9s %9s %10s %10s\n", "share", "step", "operators", "copies", "messages",
+                         "bound", "peak", "host");
   for (const StepForecast& k : plan.best().forecast.kinds)
-    out += line("%-24s %6s %9s %9s %9s %9s %9s %10s %10s\n", k.kind.c_str(),
-                k.share > 0 ? line("%.3g %%", 100 * k.share).c_str() : "-", seconds_text(k.seconds).c_str(),
-                seconds_text(k.compute_seconds).c_str(), seconds_text(k.copy_seconds).c_str(),
-                seconds_text(k.message_seconds).c_str(), seconds_text(k.bound_seconds).c_str(),
-                format_bytes(k.peak_bytes).c_str(), format_bytes(k.host_bytes).c_str());
+    out += padded(k.kind, width) + line(" %6s %9s %9s %9s %9s %9s %10s %10s\n",
+                                        k.share > 0 ? line("%.3g %%", 100 * k.share).c_str() : "-",
+                                        seconds_text(k.seconds).c_str(), seconds_text(k.compute_seconds).c_str(),
+                                        seconds_text(k.copy_seconds).c_str(), seconds_text(k.message_seconds).c_str(),
+                                        seconds_text(k.bound_seconds).c_str(), format_bytes(k.peak_bytes).c_str(),
+                                        format_bytes(k.host_bytes).c_str());
   return out;
 }
 
 std::string choices(const RunPlan& plan) {
   if (plan.weighed.size() < 2) return "";
-  std::string out = line("\n%-46s %9s %10s %10s %16s\n", "choice", "step", "peak", "host", "smallest budget");
-  for (size_t i = 0; i < plan.weighed.size() && i < kMaxChoices; ++i) {
+  const size_t shown = std::min(plan.weighed.size(), kMaxChoices);
+  size_t width = 46;
+  for (size_t i = 0; i < shown; ++i) width = std::max(width, describe(plan.weighed[i].choice).size());
+  std::string out =
+      "\n" + padded("choice", width) + line(" %9s %10s %10s %16s\n", "step", "peak", "host", "smallest budget");
+  for (size_t i = 0; i < shown; ++i) {
     const auto& [choice, forecast, floor_bytes, floor_operator, unlimited_bytes] = plan.weighed[i];
-    out += line("%-46s %9s %10s %10s %16s\n", describe(choice).c_str(),
-                forecast.feasible ? seconds_text(forecast.seconds).c_str() : "-",
+    out += padded(describe(choice), width) +
+           line(" %9s %10s %10s %16s\n", forecast.feasible ? seconds_text(forecast.seconds).c_str() : "-",
                 forecast.feasible ? format_bytes(forecast.peak_bytes).c_str() : "-",
                 forecast.feasible ? format_bytes(forecast.host_bytes).c_str() : "-", format_bytes(floor_bytes).c_str());
   }
