@@ -1,4 +1,5 @@
-/// The run of a pipeline's ranks that fills their bubbles.
+/// The simulated run of a pipeline's ranks that places extra work in their bubbles; runtime/pipeline/kfac_in_bubbles.h
+/// does it.
 #pragma once
 #include <cstdint>
 #include <limits>

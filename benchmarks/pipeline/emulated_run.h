@@ -36,7 +36,7 @@ struct RunResult {
 /// They sleep for as long as `costs` and `extras` say. Messages travel through a courier, and are copied from and to
 /// memory of the rank. Steps follow each other without a barrier.
 ///
-/// It is the twin of PipelinedModel::learn() in the order of items, in receiving before and sending behind each of
+/// It is the twin of PipelineExecutor::learn() in the order of items, in receiving before and sending behind each of
 /// them, in the courier, and in the number of slots. It has no tensors, and its updates meet no other rank. Where a
 /// stage has copies, an extra that comes after another rank's is told so through memory, not by a message.
 ///

@@ -11,8 +11,8 @@
 #include "kfac/plan/factor_traffic.h"
 #include "kfac/plan/place_factors.h"
 #include "kfac/plan/strategy_choice.h"
+#include "runtime/planning/device_rates.h"
 #include "runtime/planning/resnet_layers.h"
-#include "runtime/planning/roofline.h"
 
 namespace spillway::runtime {
 namespace {
@@ -173,7 +173,7 @@ Reproduction sc20_table3() {
 Reproduction sc20_table5() {
   Reproduction table{.name = "sc20-table5",
                      .source = "Pauloski et al., SC'20, table V: decompositions on 16, 32 and 64 GPUs"};
-  const Roofline kernels = v100_with_nvlink().kernels;
+  const DeviceRates kernels = v100_with_nvlink().kernels;
   const auto seconds = [&](int64_t side, int64_t count) {
     return static_cast<double>(count) * decomposition_seconds(kernels, side);
   };

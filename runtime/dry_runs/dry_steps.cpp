@@ -151,7 +151,7 @@ class DryPipeline {
     return all;
   }
 
-  /// Returns the steps of a cycle of K-FAC's refreshes, in which they fill waits where the options say so.
+  /// Returns the steps of a cycle of K-FAC's refreshes, in which they fill bubbles where the options say so.
   std::vector<RankSteps> steps_of_cycle() const {
     std::vector<RankTimes> times;
     std::vector<RankSteps> all;
@@ -162,7 +162,7 @@ class DryPipeline {
       rank.take_steps(cycle);
       rank.run().pipelined()->take_cycle_seconds();  // the first refresh is done at once
       const std::vector<std::string> kinds = rank.take_steps(cycle);
-      if (fills) times.push_back(rank.run().in_waits()->times_of_rank(rank.run().pipelined()->take_cycle_seconds()));
+      if (fills) times.push_back(rank.run().in_bubbles()->times_of_rank(rank.run().pipelined()->take_cycle_seconds()));
       all.push_back(rank.steps(shares_in(kinds)));
       if (!fills) stages.note(rank);
     });
@@ -216,17 +216,17 @@ class DryPipeline {
     return shares;
   }
 
-  /// Returns the steps of a cycle that follows the plan of the waits from these times. Those before the plan, which a
+  /// Returns the steps of a cycle that follows the plan of the bubbles from these times. Those before the plan, which a
   /// run begins with, have no share in a long one.
   std::vector<RankSteps> filled_steps(const std::vector<RankTimes>& times, const std::vector<RankSteps>& before) const {
     std::vector<RankSteps> all;
     for_each([&](DryRank& rank) {
-      RefreshInWaits& in_waits = *rank.run().in_waits();
-      TORCH_CHECK(in_waits.plan_from(times), "[dry run] a piece of K-FAC's work was not done in two cycles");
-      rank.take_steps(in_waits.cycle());  // the first refresh is done at once
-      const std::vector<std::string> kinds = rank.take_steps(in_waits.cycle());
+      KfacInBubbles& in_bubbles = *rank.run().in_bubbles();
+      TORCH_CHECK(in_bubbles.plan_from(times), "[dry run] a piece of K-FAC's work was not done in two cycles");
+      rank.take_steps(in_bubbles.cycle());  // the first refresh is done at once
+      const std::vector<std::string> kinds = rank.take_steps(in_bubbles.cycle());
       all.push_back(rank.steps(shares_in(kinds)));
-      wait_as_planned(in_waits.filled(), rank.pipeline(), kinds, all.back());
+      wait_as_planned(in_bubbles.filled(), rank.pipeline(), kinds, all.back());
       add_without_share(before[all.size() - 1], all.back());
     });
     return all;

@@ -20,8 +20,8 @@ RankSteps dry_steps(const TrainOptions& options, ddl::Comm comm, std::shared_ptr
 
 /// Returns the steps of the first rank of each stage of a model that is cut over `ranks`, as dry_steps() does. They
 /// wait for messages as long as the simulation of the program with these stages says (pipe/simulate.h). Where K-FAC's
-/// refreshes fill waits, these are the steps of a cycle that the same plan fills as in a run
-/// (runtime/pipeline/refresh_in_waits.h); with an interval of more than 8 steps refreshes count after the passes,
+/// refreshes fill bubbles, these are the steps of a cycle that the same plan fills as in a run
+/// (runtime/pipeline/kfac_in_bubbles.h); with an interval of more than 8 steps refreshes count after the passes,
 /// within one step. `comm_of` makes a rank's communicator.
 std::vector<RankSteps> dry_pipeline_steps(const TrainOptions& options, int world,
                                           const std::function<ddl::Comm(int rank)>& comm_of,

@@ -71,7 +71,7 @@ double flops_of(const c10::OperatorHandle& op, Arguments arguments) {
 double RooflineTimes::gap_seconds(const c10::OperatorHandle& op) const {
   const std::string& name = op.schema().name();
   const bool calls_library = name.starts_with("aten::convolution") || name.starts_with("aten::native_batch_norm");
-  return calls_library ? roofline_.library_gap_seconds : roofline_.gap_seconds;
+  return calls_library ? rates_.library_gap_seconds : rates_.gap_seconds;
 }
 
 double RooflineTimes::seconds(const c10::OperatorHandle& op, Arguments arguments) {
@@ -89,17 +89,17 @@ double RooflineTimes::seconds(const c10::OperatorHandle& op, Arguments arguments
     const at::Tensor& matrices = arguments[0].toTensor();
     const int64_t side = matrices.size(-1);
     const double count = product(matrices.sizes()) / (static_cast<double>(side) * static_cast<double>(side));
-    return std::max(roofline_.operator_seconds, count * decomposition_seconds(roofline_, side));
+    return std::max(rates_.operator_seconds, count * decomposition_seconds(rates_, side));
   }
-  double rate = half ? roofline_.half_flops : roofline_.matrix_flops;
+  double rate = half ? rates_.half_flops : rates_.matrix_flops;
   if (name.starts_with("aten::convolution")) {
     const bool is_backward = name == "aten::convolution_backward";
     const swap::Convolution conv(arguments, is_backward, is_backward ? 4 : 3);
-    rate = half ? rate : roofline_.convolution_flops;
-    rate *= share_of_rate(conv.weight, conv.groups, roofline_.convolution_channels);
+    rate = half ? rate : rates_.convolution_flops;
+    rate *= share_of_rate(conv.weight, conv.groups, rates_.convolution_channels);
   }
   return std::max(
-      {roofline_.operator_seconds, flops_of(op, arguments) / rate, (bytes + largest) / roofline_.bytes_per_second});
+      {rates_.operator_seconds, flops_of(op, arguments) / rate, (bytes + largest) / rates_.bytes_per_second});
 }
 
 }  // namespace spillway::runtime

@@ -2,7 +2,7 @@
 #pragma once
 #include <utility>
 
-#include "runtime/planning/roofline.h"
+#include "runtime/planning/device_rates.h"
 #include "swap/shapes/shape_kernels.h"
 
 namespace spillway::runtime {
@@ -16,13 +16,13 @@ double flops_of(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> argume
 /// Eigendecompositions take the table's time.
 class RooflineTimes final : public swap::KernelTimes {
  public:
-  explicit RooflineTimes(Roofline roofline, bool on_gpu = false) : roofline_(std::move(roofline)), on_gpu_(on_gpu) {}
+  explicit RooflineTimes(DeviceRates rates, bool on_gpu = false) : rates_(std::move(rates)), on_gpu_(on_gpu) {}
   double seconds(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) override;
   double gap_seconds(const c10::OperatorHandle& op) const override;
   bool on_gpu() const override { return on_gpu_; }
 
  private:
-  const Roofline roofline_;
+  const DeviceRates rates_;
   const bool on_gpu_;
 };
 

@@ -9,28 +9,28 @@
 
 namespace spillway::runtime {
 
-PipelinedSteps::PipelinedSteps(std::shared_ptr<const Pipeline> pipeline, PipelinedModel& model, Now now)
+PipelinedSteps::PipelinedSteps(std::shared_ptr<const Pipeline> pipeline, PipelineExecutor& model, Now now)
     : pipeline_(std::move(pipeline)), model_(model), now_(std::move(now)) {}
 
 void PipelinedSteps::fill_waits(kfac::Kfac& kfac, const ddl::Comm& world, int64_t first_step, bool plans) {
-  in_waits_.emplace(kfac, pipeline_, world, first_step);
+  in_bubbles_.emplace(kfac, pipeline_, world, first_step);
   plans_ = plans;
 }
 
 std::string PipelinedSteps::begin(int64_t step, std::string kind) {
   times_.step = step;
   // The step before may have ended with the first plan. Then no step was timed since.
-  if (plans_ && untaken_steps_ > 0 && in_waits_->plans_again(step)) in_waits_->plan_again(take_cycle_seconds());
-  times_.fills_waits = in_waits_ && in_waits_->plans() > 0;
-  return times_.fills_waits ? in_waits_->kind_of_step(step) : std::move(kind);
+  if (plans_ && untaken_steps_ > 0 && in_bubbles_->plans_again(step)) in_bubbles_->plan_again(take_cycle_seconds());
+  times_.fills_bubbles = in_bubbles_ && in_bubbles_->plans() > 0;
+  return times_.fills_bubbles ? in_bubbles_->kind_of_step(step) : std::move(kind);
 }
 
 at::Tensor PipelinedSteps::learn(const StepWork& work) {
-  if (in_waits_)
-    model_.follow(in_waits_->items_of(work.step),
-                  [this, step = work.step](const pipe::FilledItem& extra) { in_waits_->run(extra, step); });
+  if (in_bubbles_)
+    model_.follow(in_bubbles_->items_of(work.step),
+                  [this, step = work.step](const pipe::FilledItem& extra) { in_bubbles_->run(extra, step); });
   at::Tensor loss = model_.learn(work);
-  if (in_waits_) in_waits_->run_together(work.step);
+  if (in_bubbles_) in_bubbles_->run_together(work.step);
   passes_end_ = now_();
   return loss;
 }
@@ -39,7 +39,8 @@ void PipelinedSteps::end(const StepMoments& moments, int64_t steps_done) {
   times_.add(moments);
   update_seconds_ += now_() - passes_end_;
   ++untaken_steps_;
-  if (plans_ && in_waits_->plans() == 0 && steps_done % in_waits_->cycle() == 0) in_waits_->plan(take_cycle_seconds());
+  if (plans_ && in_bubbles_->plans() == 0 && steps_done % in_bubbles_->cycle() == 0)
+    in_bubbles_->plan(take_cycle_seconds());
 }
 
 CycleSeconds PipelinedSteps::take_cycle_seconds() {

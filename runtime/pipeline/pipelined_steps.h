@@ -6,25 +6,25 @@
 #include <string>
 
 #include "core/clock.h"
-#include "runtime/pipeline/pipelined_model.h"
-#include "runtime/pipeline/refresh_in_waits.h"
+#include "runtime/pipeline/kfac_in_bubbles.h"
+#include "runtime/pipeline/pipeline_executor.h"
 #include "runtime/pipeline/step_record.h"
 
 namespace spillway::runtime {
 
-/// The steps of this rank's stages: K-FAC's work in their waits, and their times. Calls are collective over the world
-/// where a plan of the waits is due.
+/// The steps of this rank's stages: K-FAC's work in their bubbles, and their times. Calls are collective over the world
+/// where a plan of the bubbles is due.
 class PipelinedSteps {
  public:
   /// `model`, which outlives this object, is this rank's part of the model. `now` tells the time of its items.
-  PipelinedSteps(std::shared_ptr<const Pipeline> pipeline, PipelinedModel& model, Now now);
+  PipelinedSteps(std::shared_ptr<const Pipeline> pipeline, PipelineExecutor& model, Now now);
 
-  /// Makes K-FAC's work fill waits, once its pieces have been timed. `kfac` outlives this object, and has a
+  /// Makes K-FAC's work fill bubbles, once its pieces have been timed. `kfac` outlives this object, and has a
   /// curvature_delay. `world` are all ranks of the run, which begins with step `first_step`. A dry run `plans` nothing
   /// by itself.
   void fill_waits(kfac::Kfac& kfac, const ddl::Comm& world, int64_t first_step, bool plans);
 
-  /// Begins a step, before which the waits are planned again where that is due. Returns the kind of the step: `kind`,
+  /// Begins a step, before which the bubbles are planned again where that is due. Returns the kind of the step: `kind`,
   /// or the plan's where it has one.
   std::string begin(int64_t step, std::string kind);
   /// Runs the passes of the step. Returns what TrainableModel::learn() does.
@@ -36,19 +36,19 @@ class PipelinedSteps {
   /// sum of both. Collective over the copy. Throws CommError.
   double on_all_ranks(std::optional<double> value) const;
 
-  PipelinedModel& model() { return model_; }
-  /// Returns K-FAC's work in waits; null where there is none.
-  RefreshInWaits* in_waits() { return in_waits_ ? &*in_waits_ : nullptr; }
+  PipelineExecutor& model() { return model_; }
+  /// Returns K-FAC's work in bubbles; null where there is none.
+  KfacInBubbles* in_bubbles() { return in_bubbles_ ? &*in_bubbles_ : nullptr; }
   /// Returns the mean seconds of this rank's own work in the steps since the last call, one or more.
   CycleSeconds take_cycle_seconds();
   const StepTimes& times() const { return times_; }
 
  private:
   const std::shared_ptr<const Pipeline> pipeline_;
-  PipelinedModel& model_;
+  PipelineExecutor& model_;
   const Now now_;
-  std::optional<RefreshInWaits> in_waits_;
-  bool plans_ = false;         ///< it plans the waits by itself
+  std::optional<KfacInBubbles> in_bubbles_;
+  bool plans_ = false;         ///< it plans the bubbles by itself
   double passes_end_ = 0;      ///< the moment after the passes of the last step
   double update_seconds_ = 0;  ///< after the passes of steps, since they were taken
   int64_t untaken_steps_ = 0;  ///< steps in that

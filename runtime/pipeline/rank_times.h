@@ -1,4 +1,4 @@
-/// The times that ranks of a pipeline tell each other, for a plan of their waits.
+/// The times that ranks of a pipeline tell each other, for a plan of their bubbles.
 #pragma once
 #include <cstdint>
 #include <vector>

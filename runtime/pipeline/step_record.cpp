@@ -47,7 +47,7 @@ PipelineWork kind_of(What what) {
   return PipelineWork::share;
 }
 
-PipelineSpan span_of(const pipe::FilledItem& filled, const RefreshInWaits* in_waits) {
+PipelineSpan span_of(const pipe::FilledItem& filled, const KfacInBubbles* in_bubbles) {
   PipelineSpan span{.begin = filled.begin, .end = filled.end};
   if (filled.extra < 0) {
     span.work = kind_of(filled.item.work);
@@ -55,8 +55,8 @@ PipelineSpan span_of(const pipe::FilledItem& filled, const RefreshInWaits* in_wa
     span.micro_batch = filled.item.micro_batch;
     return span;
   }
-  const pipe::Item& ready = in_waits->extras()[filled.extra].ready;
-  span.work = kind_of(in_waits->kind_of(filled.extra));
+  const pipe::Item& ready = in_bubbles->extras()[filled.extra].ready;
+  span.work = kind_of(in_bubbles->kind_of(filled.extra));
   span.stage = ready.stage;
   if (span.work == PipelineWork::statistics) span.micro_batch = ready.micro_batch;
   return span;
@@ -83,9 +83,9 @@ void StepTimes::add(const StepMoments& moments) {
 }
 
 Spans measured_spans(const std::vector<pipe::FilledItem>& passes, const StepTimes& times,
-                     const RefreshInWaits* in_waits, SteadyTime zero) {
+                     const KfacInBubbles* in_bubbles, SteadyTime zero) {
   Spans spans;
-  for (const pipe::FilledItem& filled : passes) spans.push_back(span_of(filled, in_waits));
+  for (const pipe::FilledItem& filled : passes) spans.push_back(span_of(filled, in_bubbles));
   const StepMoments& last = times.last;
   move(spans, seconds_between(zero, last.began));
   const auto at = [&](SteadyTime time) { return seconds_between(zero, time); };
@@ -94,14 +94,15 @@ Spans measured_spans(const std::vector<pipe::FilledItem>& passes, const StepTime
   return spans;
 }
 
-std::vector<Spans> planned_spans(const PipelinePlan& plan, const StepTimes& times, const RefreshInWaits* in_waits,
+std::vector<Spans> planned_spans(const PipelinePlan& plan, const StepTimes& times, const KfacInBubbles* in_bubbles,
                                  double update) {
   std::vector<Spans> ranks;
-  if (times.fills_waits) {
-    const pipe::Filled& filled = in_waits->filled();
+  if (times.fills_bubbles) {
+    const pipe::Filled& filled = in_bubbles->filled();
     for (const auto& steps : filled.items) {
       Spans& spans = ranks.emplace_back();
-      for (const pipe::FilledItem& item : steps[times.step % filled.steps()]) spans.push_back(span_of(item, in_waits));
+      for (const pipe::FilledItem& item : steps[times.step % filled.steps()])
+        spans.push_back(span_of(item, in_bubbles));
     }
   } else {
     pipe::Costs costs = plan.costs;

@@ -5,8 +5,8 @@
 
 #include "core/clock.h"
 #include "pipe/fill.h"
+#include "runtime/pipeline/kfac_in_bubbles.h"
 #include "runtime/pipeline/pipeline.h"
-#include "runtime/pipeline/refresh_in_waits.h"
 #include "runtime/results/pipeline_summary.h"
 
 namespace spillway::runtime {
@@ -23,7 +23,7 @@ struct StepMoments {
 struct StepTimes {
   StepMoments last = {};       ///< moments of the last step
   int64_t step = 0;            ///< number of that step in the run, from 0
-  bool fills_waits = false;    ///< K-FAC's work was among that step's items
+  bool fills_bubbles = false;  ///< K-FAC's work was among that step's items
   int64_t steps = 0;           ///< whole steps so far
   double average_seconds = 0;  ///< seconds from `passed` to `averaged`, of all steps
   double update_seconds = 0;   ///< seconds from `averaged` to `updated`, of all steps
@@ -33,14 +33,14 @@ struct StepTimes {
 };
 
 /// Returns the work of this rank's last step, in seconds since `zero`. `passes` are the items and extras of its passes.
-/// `in_waits` may be null where there are no extras.
+/// `in_bubbles` may be null where there are no extras.
 std::vector<PipelineSpan> measured_spans(const std::vector<pipe::FilledItem>& passes, const StepTimes& times,
-                                         const RefreshInWaits* in_waits, SteadyTime zero);
+                                         const KfacInBubbles* in_bubbles, SteadyTime zero);
 
-/// Returns each rank's planned work of the step of `times`, by place. It is what `in_waits` has planned where that step
-/// was run so; else the simulated program with updates of `update` seconds. 0 is where the first rank begins.
+/// Returns each rank's planned work of the step of `times`, by place. It is what `in_bubbles` has planned where that
+/// step was run so; else the simulated program with updates of `update` seconds. 0 is where the first rank begins.
 std::vector<std::vector<PipelineSpan>> planned_spans(const PipelinePlan& plan, const StepTimes& times,
-                                                     const RefreshInWaits* in_waits, double update);
+                                                     const KfacInBubbles* in_bubbles, double update);
 
 /// The steps that a rank's refreshes take by a plan. Both ends count: the step of the statistics, and that of the last
 /// piece.

@@ -31,7 +31,7 @@ json channels_json(const PipelineRun& run) {
 json spans_json(const PipelineRun& run) {
   if (!run.recorded_since) return nullptr;
   json spans = json::array();
-  for (const PipelineSpan& span : measured_spans(run.model.spans(), run.times, run.in_waits, *run.recorded_since))
+  for (const PipelineSpan& span : measured_spans(run.model.spans(), run.times, run.in_bubbles, *run.recorded_since))
     spans.push_back({{"work", span.work},
                      {"stage", span.stage},
                      {"micro_batch", span.micro_batch},
@@ -55,8 +55,8 @@ PipelineSeconds own_seconds(const PipelineRun& run) {
   PipelineSeconds seconds{.of = {}, .wait = totals.wait / passes};
   seconds[PipelineWork::forward] = totals.forward / passes;
   seconds[PipelineWork::backward] = totals.backward / passes;
-  if (run.in_waits) {
-    const auto& of_kind = run.in_waits->seconds();
+  if (run.in_bubbles) {
+    const auto& of_kind = run.in_bubbles->seconds();
     for (size_t kind = 0; kind < of_kind.size(); ++kind)
       seconds.of[static_cast<size_t>(PipelineWork::statistics) + kind] = of_kind[kind] / passes;
   }
@@ -76,7 +76,7 @@ json describe_own(const PipelineRun& run) {
           {"wait", seconds.wait},
           {"pass_seconds", totals.seconds / static_cast<double>(std::max<int64_t>(1, totals.passes))},
           {"peak_bytes", run.peak_bytes},
-          {"held_pair_bytes", run.in_waits ? json(run.in_waits->held_peak_bytes()) : json(nullptr)},
+          {"held_pair_bytes", run.in_bubbles ? json(run.in_bubbles->held_peak_bytes()) : json(nullptr)},
           {"channels", channels_json(run)},
           {"zero", std::chrono::duration<double>(zero.time_since_epoch()).count()},
           {"spans", spans_json(run)}};
@@ -108,14 +108,14 @@ std::vector<PipelineChannelSummary> channels_of(const PipelineRun& run, const st
 }
 
 /// Adds what the plan of K-FAC's work says.
-void add_plan(const RefreshInWaits& in_waits, PipelineSummary& summary) {
-  const pipe::Filled& filled = in_waits.filled();
+void add_plan(const KfacInBubbles& in_bubbles, PipelineSummary& summary) {
+  const pipe::Filled& filled = in_bubbles.filled();
   const auto cycle = static_cast<double>(filled.steps());
-  summary.filled = {filled.steps(), std::ssize(in_waits.extras()), filled.seconds / cycle,
+  summary.filled = {filled.steps(), std::ssize(in_bubbles.extras()), filled.seconds / cycle,
                     filled.unfilled_seconds / cycle,
                     *std::max_element(filled.filled.begin(), filled.filled.end()) / cycle};
   for (size_t place = 0; place < summary.ranks.size(); ++place) {
-    const RefreshSteps steps = refresh_steps(filled, in_waits.extras(), place);
+    const RefreshSteps steps = refresh_steps(filled, in_bubbles.extras(), place);
     summary.ranks[place].refresh_steps_mean = steps.mean;
     summary.ranks[place].age_steps_max = steps.oldest;
   }
@@ -133,8 +133,8 @@ PipelineStep step_of(const PipelineRun& run, const std::vector<json>& ranks) {
   const auto& hosts = run.pipeline.of_copy->hosts();
   const bool share_clock = std::all_of(hosts.begin(), hosts.end(), [&](int host) { return host == hosts.front(); });
   PipelineStep step{.begin = move_to_common_zero(measured, zeros, share_clock, run.pipeline.place),
-                    .fills_waits = run.times.fills_waits};
-  auto planned = planned_spans(run.pipeline.plan, run.times, run.in_waits, update);
+                    .fills_bubbles = run.times.fills_bubbles};
+  auto planned = planned_spans(run.pipeline.plan, run.times, run.in_bubbles, update);
   for (int place = 0; place < run.pipeline.places; ++place)
     step.ranks.push_back({.rank = place * run.pipeline.copies + run.pipeline.copy,
                           .measured = std::move(measured[place]),
@@ -160,7 +160,7 @@ PipelineSummary summarize_pipeline(const PipelineRun& run) {
     own.rank = (std::ssize(summary.ranks) - 1) * run.pipeline.copies + run.pipeline.copy;
     summary.pass_seconds = std::max(summary.pass_seconds, rank["pass_seconds"].get<double>());
   }
-  if (run.in_waits && run.in_waits->filled().steps() > 0) add_plan(*run.in_waits, summary);
+  if (run.in_bubbles && run.in_bubbles->filled().steps() > 0) add_plan(*run.in_bubbles, summary);
   const pipe::SimulatedStep simulated = pipe::simulate(plan.program, plan.costs);
   summary.predicted_pass_seconds = simulated.seconds;
   summary.predicted_utilization = simulated.utilization();

@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "core/clock.h"
-#include "runtime/pipeline/pipelined_model.h"
-#include "runtime/pipeline/refresh_in_waits.h"
+#include "runtime/pipeline/kfac_in_bubbles.h"
+#include "runtime/pipeline/pipeline_executor.h"
 #include "runtime/pipeline/step_record.h"
 #include "runtime/results/pipeline_summary.h"
 
@@ -14,8 +14,8 @@ namespace spillway::runtime {
 /// A rank's part of a run that is over.
 struct PipelineRun {
   const Pipeline& pipeline;
-  const PipelinedModel& model;
-  const RefreshInWaits* in_waits = nullptr;  ///< null where K-FAC's work fills no waits
+  const PipelineExecutor& model;
+  const KfacInBubbles* in_bubbles = nullptr;  ///< null where K-FAC's work fills no bubbles
   StepTimes times = {};
   int64_t peak_bytes = 0;
   /// The moment after which the last step began, as move_to_common_zero() takes it; nothing where that step is not to

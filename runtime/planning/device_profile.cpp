@@ -109,15 +109,15 @@ class Fields {
   std::set<std::string> taken_;
 };
 
-Roofline read_kernels(Fields& fields) {
-  Roofline kernels{.matrix_flops = fields.rate("matrix_flops"),
-                   .convolution_flops = fields.rate("convolution_flops"),
-                   .convolution_channels = fields.number("convolution_channels", 0),
-                   .half_flops = fields.rate("half_flops"),
-                   .bytes_per_second = fields.rate("bytes_per_second"),
-                   .operator_seconds = fields.number("operator_seconds", 0),
-                   .gap_seconds = fields.number("gap_seconds", 0),
-                   .library_gap_seconds = fields.number("library_gap_seconds", 0)};
+DeviceRates read_kernels(Fields& fields) {
+  DeviceRates kernels{.matrix_flops = fields.rate("matrix_flops"),
+                      .convolution_flops = fields.rate("convolution_flops"),
+                      .convolution_channels = fields.number("convolution_channels", 0),
+                      .half_flops = fields.rate("half_flops"),
+                      .bytes_per_second = fields.rate("bytes_per_second"),
+                      .operator_seconds = fields.number("operator_seconds", 0),
+                      .gap_seconds = fields.number("gap_seconds", 0),
+                      .library_gap_seconds = fields.number("library_gap_seconds", 0)};
   for (const json& entry : fields.list("eigh")) {
     Fields point(entry);
     const int64_t side = whole_number(point.take("side"), "side", 1, 1 << 20);

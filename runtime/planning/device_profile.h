@@ -7,7 +7,7 @@
 
 #include "ddl/allreduce/cost_model.h"
 #include "ddl/comm/levels.h"
-#include "runtime/planning/roofline.h"
+#include "runtime/planning/device_rates.h"
 #include "swap/schedule/link_rates.h"
 
 namespace spillway::runtime {
@@ -18,7 +18,7 @@ struct DeviceProfile {
   std::string origin = {};      ///< where the numbers come from, for people
   int64_t memory_bytes = 0;     ///< capacity of the device
   int64_t library_bytes = 0;    ///< device memory that libraries take, which counts under a budget and cannot leave
-  Roofline kernels = {};        ///< rates that kernels reach
+  DeviceRates kernels = {};     ///< rates that kernels reach
   swap::LinkRates copies = {};  ///< rates between the device and its host, and between the host and a disk
   /// Rate of the host's memory, which the copies of all its devices share; 0: it limits none.
   double host_bytes_per_second = 0;

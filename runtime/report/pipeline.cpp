@@ -121,8 +121,8 @@ std::string draw_rank(const PipelineRankStep& rank, const std::string& stages, c
 
 std::string caption_of(const PipelineStep& step) {
   std::string text = "<p>Above, what a rank did; below, what was planned: ";
-  text += step.fills_waits ? "K-FAC's work put into waits by the stages' and its own measured seconds. "
-                           : "a replay of the stages' seconds, measured before the run, and the shortest update. ";
+  text += step.fills_bubbles ? "K-FAC's work put into waits by the stages' and its own measured seconds. "
+                             : "a replay of the stages' seconds, measured before the run, and the shortest update. ";
   text += "A block's numbers are stage·micro-batch; waits are blank. The legend adds up all ranks' measured seconds. ";
   text += "Faint blocks are many short ones. Hover for names and times.";
   if (drawn(step) < step.ranks.size())

@@ -48,8 +48,8 @@ struct PipelineRankStep {
 /// by one clock where the ranks share a host. Ranks on several hosts leave a barrier before the step, and the moment in
 /// which each of them leaves it counts as the same. The plan begins at 0 too.
 struct PipelineStep {
-  double begin = 0;          ///< the measured times' 0, in seconds since the recorded step began
-  bool fills_waits = false;  ///< the plan is that of K-FAC's work in waits; else it is the schedule's replay
+  double begin = 0;            ///< the measured times' 0, in seconds since the recorded step began
+  bool fills_bubbles = false;  ///< the plan is that of K-FAC's work in bubbles; else it is the schedule's replay
   std::vector<PipelineRankStep> ranks = {};  ///< by place
 };
 

@@ -34,14 +34,14 @@ TriedInterval try_interval(const RunContext& context, int64_t budget_bytes, doub
     return false;
   });
   if (left) throw Interrupted("[train] interrupted while K-FAC's interval was chosen: there are no results yet");
-  const pipe::Filled& filled = run.in_waits()->filled();
+  const pipe::Filled& filled = run.in_bubbles()->filled();
   TORCH_CHECK(filled.steps() > 0, "[train] the waits of a pipeline have no plan after ", kTriedCycles, " cycles");
   TriedInterval tried{.interval = interval,
                       .step_seconds = filled.seconds / static_cast<double>(interval),
                       .excess = filled.exceeded_seconds() / filled.unfilled_seconds};
   for (size_t rank = 0; rank < filled.filled.size(); ++rank) {
-    const double waits = filled.unfilled_seconds - filled.busy[rank];
-    tried.load = std::max(tried.load, filled.filled[rank] / std::max(waits, 1e-9));
+    const double bubbles = filled.unfilled_seconds - filled.busy[rank];
+    tried.load = std::max(tried.load, filled.filled[rank] / std::max(bubbles, 1e-9));
   }
   return tried;
 }
@@ -60,7 +60,7 @@ int64_t next_interval(const std::vector<TriedInterval>& tried, int64_t most) {
     if (has_time(one)) has_room = std::min(has_room, one.interval);
     if (!has_time(one)) too_short = std::max(too_short, one.interval);
   }
-  // The work of a cycle is the same for each interval, and waits grow with it.
+  // The work of a cycle is the same for each interval, and bubbles grow with it.
   const double needed = static_cast<double>(tried.back().interval) * tried.back().load;
   const auto guess = static_cast<int64_t>(std::min(std::ceil(needed), static_cast<double>(most)));
   if (guess >= has_room) return 0;

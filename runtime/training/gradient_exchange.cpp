@@ -14,7 +14,7 @@
 namespace spillway::runtime {
 
 GradientExchange::GradientExchange(const RunContext& context, const torch::nn::Module& module,
-                                   const std::vector<at::Tensor>& parameters, PipelinedModel* pipelined)
+                                   const std::vector<at::Tensor>& parameters, PipelineExecutor* pipelined)
     : context_(context), module_(module), parameters_(parameters), pipelined_(pipelined) {
   const ddl::Comm& same_weights = context.same_weights();
   const c10::Device device = options_device(context.options);

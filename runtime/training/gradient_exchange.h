@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ddl/torch/gradient_allreduce.h"
-#include "runtime/pipeline/pipelined_model.h"
+#include "runtime/pipeline/pipeline_executor.h"
 #include "runtime/recording/step_recorder.h"
 #include "runtime/training/run_context.h"
 
@@ -35,7 +35,7 @@ class GradientExchange {
   /// `module` is this rank's, whose gradients are those of `parameters`. `pipelined` is null where the model is whole.
   /// Both and `context` must outlive this object. Collective. Throws CommError.
   GradientExchange(const RunContext& context, const torch::nn::Module& module,
-                   const std::vector<at::Tensor>& parameters, PipelinedModel* pipelined);
+                   const std::vector<at::Tensor>& parameters, PipelineExecutor* pipelined);
 
   /// Tells `listener`, which outlives this object, of the buckets that travel beside backward.
   void listen(MessageListener& listener);
@@ -65,7 +65,7 @@ class GradientExchange {
   const RunContext& context_;
   const torch::nn::Module& module_;
   const std::vector<at::Tensor> parameters_;
-  PipelinedModel* const pipelined_;
+  PipelineExecutor* const pipelined_;
   std::optional<ddl::GradientAllreduce> overlapped_;
   int64_t bytes_ = 0;
   double after_backward_seconds_ = 0;  ///< time within allreduces

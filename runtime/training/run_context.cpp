@@ -22,7 +22,7 @@
 #include "runtime/models/model_info.h"
 #include "runtime/models/task.h"
 #include "runtime/passes/memory_format.h"
-#include "runtime/pipeline/pipelined_model.h"
+#include "runtime/pipeline/pipeline_executor.h"
 #include "runtime/training/checkpoint.h"
 #include "swap/session.h"
 #include "swap/shapes/shape_kernels.h"

@@ -68,7 +68,7 @@ AllreduceSummary summarize_allreduce(const TrainingRun& run, ddl::CommunicatorHa
 PipelineSummary summarize_pipeline(TrainingRun& run, const Pipeline& pipeline, const StepRecording& recording) {
   PipelineRun ended{.pipeline = pipeline,
                     .model = run.pipelined()->model(),
-                    .in_waits = run.in_waits(),
+                    .in_bubbles = run.in_bubbles(),
                     .times = run.pipelined()->times(),
                     .peak_bytes = run.session().stats().peak_bytes};
   if (recording.step >= 0) ended.recorded_since = recording.began;

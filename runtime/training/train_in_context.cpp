@@ -136,7 +136,7 @@ void Training::choose_workers() {
                             ": ", workers_.reason));
 }
 
-/// Chooses K-FAC's interval where a pipeline's waits decide it, and no checkpoint has.
+/// Chooses K-FAC's interval where a pipeline's bubbles decide it, and no checkpoint has.
 void Training::choose_interval() {
   if (!options_.pipeline.choose_interval || options_.checkpoint.resume) return;
   listener_.on_decision(runtime::choose_interval(context_, result_.budget_bytes, workers_.grad_worker_frac, requests_));
@@ -239,9 +239,9 @@ RunStep Training::take_step(int64_t step) {
     listener_.on_decision(str("step ", step, " is left in its midst: the state is that after step ", step - 1));
     return outcome;
   }
-  if (const RefreshInWaits* in_waits = run_->in_waits(); in_waits && in_waits->plans() > said_plans_) {
-    said_plans_ = in_waits->plans();
-    listener_.on_decision(describe(*in_waits));
+  if (const KfacInBubbles* in_bubbles = run_->in_bubbles(); in_bubbles && in_bubbles->plans() > said_plans_) {
+    said_plans_ = in_bubbles->plans();
+    listener_.on_decision(describe(*in_bubbles));
   }
   if (step == last_step_) result_.recording = recorder_.stop();
   result_.losses.push_back(outcome.loss);

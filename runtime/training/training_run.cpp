@@ -48,7 +48,7 @@ TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double
       position_(context.start) {
   at::manual_seed(context.options.seed);
   make_model();
-  PipelinedModel* const stages = pipelined_ ? &pipelined_->model() : nullptr;
+  PipelineExecutor* const stages = pipelined_ ? &pipelined_->model() : nullptr;
   torch::nn::Module& module = model_->module();
   update_ = std::make_unique<WeightUpdate>(context, module, stages, lr_, grad_worker_frac,
                                            [this] { return lr_.at(position_.step); });
@@ -71,8 +71,8 @@ void TrainingRun::make_model() {
   const CategoryScope category(Category::weights);
   auto task = make_task(options.model.name, task_options(options, *context_.data));
   if (context_.pipeline) {
-    auto stages = pipelined_model(context_.pipeline, std::move(task),
-                                  {.device = device_, .seed = options.seed, .clock = context_.clock});
+    auto stages = pipeline_executor(context_.pipeline, std::move(task),
+                                    {.device = device_, .seed = options.seed, .clock = context_.clock});
     const Now now = context_.clock ? Now([clock = context_.clock] { return clock->now(); }) : steady_now();
     pipelined_ = std::make_unique<PipelinedSteps>(context_.pipeline, *stages, now);
     model_ = std::move(stages);

@@ -70,8 +70,8 @@ class TrainingRun {
   TrainableModel& model() { return *model_; }
   /// Returns the steps of this rank's stages; null where the model is whole.
   PipelinedSteps* pipelined() { return pipelined_.get(); }
-  /// Returns K-FAC's work in a pipeline's waits; null where there is none. A dry run makes no plan of them by itself.
-  RefreshInWaits* in_waits() { return pipelined_ ? pipelined_->in_waits() : nullptr; }
+  /// Returns K-FAC's work in a pipeline's bubbles; null where there is none. A dry run makes no plan of them by itself.
+  KfacInBubbles* in_bubbles() { return pipelined_ ? pipelined_->in_bubbles() : nullptr; }
   /// Returns the hash of the whole model's weights, on every rank. Collective where the model is cut.
   std::string weights_sha256();
   const kfac::Kfac* kfac() const { return update_->kfac(); }
@@ -83,7 +83,7 @@ class TrainingRun {
   using Cases = std::vector<Batch>;
 
   void make_model();
-  /// Lets K-FAC's work fill a pipeline's waits, where the options ask for that.
+  /// Lets K-FAC's work fill a pipeline's bubbles, where the options ask for that.
   void fill_waits();
   /// Returns the cases of each micro-batch of the next step, in host memory.
   std::vector<Cases> next_cases();

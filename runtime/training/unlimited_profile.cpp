@@ -69,7 +69,7 @@ int64_t steps_to_observe(const RunContext& context, bool loads_libraries) {
 }
 
 /// Returns the largest need of an operator where any may meet what cannot leave at any other time of its step. A plan
-/// of K-FAC's work in waits moves its operators among those of the passes.
+/// of K-FAC's work in bubbles moves its operators among those of the passes.
 int64_t need_at_any_time(const Session& session) {
   int64_t most = 0;
   for (const swap::StepTrace* trace : session.traces()) {
@@ -115,7 +115,7 @@ UnlimitedProfile profile_unlimited_step(const RunContext& context, TrainRequests
   if (left) throw Interrupted("[train] interrupted while the budget was chosen: there are no results yet");
   observed.peak_bytes = max_over_ranks(context.comm, run.session().stats().peak_bytes);
   const swap::Need& need = run.session().neediest();
-  const int64_t moved_bytes = run.in_waits() ? need_at_any_time(run.session()) : 0;
+  const int64_t moved_bytes = run.in_bubbles() ? need_at_any_time(run.session()) : 0;
   observed.floor_bytes = max_over_ranks(context.comm, std::max(need.bytes(), moved_bytes));
   observed.library_bytes = max_over_ranks(context.comm, device.library_bytes());
   observed.floor_operator = need.name;

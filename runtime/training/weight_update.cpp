@@ -81,7 +81,7 @@ ParameterSet hidden_matrices(const torch::nn::Module& module, std::string_view o
 
 }  // namespace
 
-WeightUpdate::WeightUpdate(const RunContext& context, torch::nn::Module& module, const PipelinedModel* pipelined,
+WeightUpdate::WeightUpdate(const RunContext& context, torch::nn::Module& module, const PipelineExecutor* pipelined,
                            const LrSchedule& schedule, double grad_worker_frac, std::function<double()> lr)
     : context_(context), module_(module), pipelined_(pipelined) {
   const TrainOptions& options = context.options;

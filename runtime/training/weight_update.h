@@ -13,7 +13,7 @@
 #include "kfac/kfac.h"
 #include "runtime/models/trainable_model.h"
 #include "runtime/options/lr_schedule.h"
-#include "runtime/pipeline/pipelined_model.h"
+#include "runtime/pipeline/pipeline_executor.h"
 #include "runtime/recording/step_recorder.h"
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/loss_scaler.h"
@@ -29,7 +29,7 @@ class WeightUpdate {
   /// `module` is this rank's. `pipelined` is null where the model is whole; both and `context` must outlive this
   /// object. `lr` returns the learning rate of K-FAC's coming step. Collective over the ranks with the same weights.
   /// Throws BadRequest, CommError.
-  WeightUpdate(const RunContext& context, torch::nn::Module& module, const PipelinedModel* pipelined,
+  WeightUpdate(const RunContext& context, torch::nn::Module& module, const PipelineExecutor* pipelined,
                const LrSchedule& schedule, double grad_worker_frac, std::function<double()> lr);
 
   WeightUpdate(const WeightUpdate&) = delete;  // because gradients' hooks and K-FAC refer to it
@@ -76,7 +76,7 @@ class WeightUpdate {
 
   const RunContext& context_;
   torch::nn::Module& module_;
-  const PipelinedModel* const pipelined_;
+  const PipelineExecutor* const pipelined_;
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<kfac::Kfac> kfac_;
   std::optional<LossScaler> scaler_;

@@ -62,7 +62,7 @@ class PipelineReport(PipelineCase):
         self.assertGreater(there["bytes_per_step"], 0)
         self.assertTrue(0 <= there["exposed_seconds"] <= told["pass_seconds"])
 
-    def test_without_work_in_waits_no_plan_is_told(self):
+    def test_without_work_in_bubbles_no_plan_is_told(self):
         told = self.result(*BERT, "--steps", "2", "--pipeline", "2", ranks=2)["pipeline"]
         for key in ("filled", "cycle_steps", "exceeded_seconds"):
             self.assertIsNone(told[key])

@@ -15,7 +15,7 @@
 #include "pipe/channels.h"
 #include "pipe/simulate.h"
 #include "runtime/models/task.h"
-#include "runtime/pipeline/pipelined_model.h"
+#include "runtime/pipeline/pipeline_executor.h"
 #include "runtime/pipeline/step_record.h"
 #include "runtime/pipeline/summarize_pipeline.h"
 
@@ -131,8 +131,8 @@ TEST(PipelineTimesTest, OtherWorkBetweenTheItemsIsAmongTheSpans) {
         std::vector<double> extra_seconds;
         RankItems expected = with_extras(pipeline->plan.program, same, extra_seconds);
         set_times(expected, pipeline->plan.program, costs, extra_seconds);
-        const auto model = pipelined_model(pipeline, small_mlp(),
-                                           {.clock = std::make_shared<VirtualPipelineClock>(costs, extra_seconds)});
+        const auto model = pipeline_executor(pipeline, small_mlp(),
+                                             {.clock = std::make_shared<VirtualPipelineClock>(costs, extra_seconds)});
         const auto& own = expected[static_cast<size_t>(pipeline->place)];
         std::vector<int> done;
         model->follow(&own, [&](const pipe::FilledItem& extra) { done.push_back(extra.extra); });
@@ -159,7 +159,8 @@ TEST(PipelineTimesTest, OnlyLearningCounts) {
   std::mt19937 random(3);
   const pipe::Costs costs = random_costs(random, 0.3);
   on_ranks(2, PipelineSchedule::one_forward_one_backward, [&](const std::shared_ptr<const Pipeline>& pipeline) {
-    const auto model = pipelined_model(pipeline, small_mlp(), {.clock = std::make_shared<VirtualPipelineClock>(costs)});
+    const auto model =
+        pipeline_executor(pipeline, small_mlp(), {.clock = std::make_shared<VirtualPipelineClock>(costs)});
     model->learn(work());
     const double waited = model->totals().wait;
     const std::vector<ChannelMessages> channels = model->channel_messages();
@@ -181,7 +182,8 @@ TEST(PipelineTimesTest, TheSummaryHasTheStepOfEveryRankAndItsPlan) {
   std::mt19937 random(5);
   const pipe::Costs costs = random_costs(random, 0);
   on_ranks(4, PipelineSchedule::interleaved, [&](const std::shared_ptr<const Pipeline>& pipeline) {
-    const auto model = pipelined_model(pipeline, small_mlp(), {.clock = std::make_shared<VirtualPipelineClock>(costs)});
+    const auto model =
+        pipeline_executor(pipeline, small_mlp(), {.clock = std::make_shared<VirtualPipelineClock>(costs)});
     model->learn(work());
     const auto at = [](double seconds) {
       return SteadyTime() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
@@ -194,7 +196,7 @@ TEST(PipelineTimesTest, TheSummaryHasTheStepOfEveryRankAndItsPlan) {
     const auto simulated = pipe::simulate(pipeline->plan.program, costs);
     ASSERT_TRUE(summary.step);
     EXPECT_NEAR(summary.step->begin, 8 - pipeline->place, 1e-6) << "on this rank's clock";
-    EXPECT_FALSE(summary.step->fills_waits);
+    EXPECT_FALSE(summary.step->fills_bubbles);
     ASSERT_EQ(summary.step->ranks.size(), 4u);
     EXPECT_EQ(summary.channels.size(), pipe::channels(pipeline->plan.program).size());
     for (const PipelineChannelSummary& channel : summary.channels)

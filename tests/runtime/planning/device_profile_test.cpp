@@ -36,7 +36,7 @@ TEST(DeviceProfileTest, EachFieldIsRead) {
   EXPECT_EQ(read.name, "card");
   EXPECT_EQ(read.memory_bytes, 1000);
   EXPECT_EQ(read.library_bytes, 10);
-  const Roofline& kernels = read.kernels;
+  const DeviceRates& kernels = read.kernels;
   EXPECT_EQ(kernels.matrix_flops, 11);
   EXPECT_EQ(kernels.convolution_flops, 12);
   EXPECT_EQ(kernels.convolution_channels, 13);

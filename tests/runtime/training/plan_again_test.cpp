@@ -100,7 +100,7 @@ Outcome train(bool erratic) {
   TrainingRun run(context, kUnlimitedBytes, 1);
   Outcome outcome;
   for (int64_t step = 0; step < kSteps; ++step) outcome.loss = run.step().loss;
-  outcome.plans = run.in_waits()->plans();
+  outcome.plans = run.in_bubbles()->plans();
   outcome.weights = run.weights_sha256();
   return outcome;
 }
@@ -121,13 +121,13 @@ TEST(PlanAgainTest, APlanThatStaysIsToldByLaterTimes) {
   double first = 0;
   for (int64_t step = 0; step < 9 * kInterval; ++step) {
     run.step();
-    if (first == 0 && run.in_waits()->plans() > 0) first = run.in_waits()->filled().seconds;
+    if (first == 0 && run.in_bubbles()->plans() > 0) first = run.in_bubbles()->filled().seconds;
   }
-  EXPECT_EQ(run.in_waits()->plans(), 1);
+  EXPECT_EQ(run.in_bubbles()->plans(), 1);
   EXPECT_GT(first, 0);
   // Half of the cycles between were slow already when the plan was weighed again, or more.
-  EXPECT_GT(run.in_waits()->filled().seconds, 1.4 * first);
-  EXPECT_LT(run.in_waits()->filled().seconds, 2.1 * first);
+  EXPECT_GT(run.in_bubbles()->filled().seconds, 1.4 * first);
+  EXPECT_LT(run.in_bubbles()->filled().seconds, 2.1 * first);
 }
 
 /// Makes a folder that all ranks know, and that no other process uses.
@@ -160,12 +160,12 @@ TEST(PlanAgainTest, AResumedRunCountsItsOwnCycles) {
   double first = 0;
   for (int64_t step = kSaved; step < 13 * kInterval; ++step) {
     run.step();
-    if (first == 0 && run.in_waits()->plans() > 0) first = run.in_waits()->filled().seconds;
+    if (first == 0 && run.in_bubbles()->plans() > 0) first = run.in_bubbles()->filled().seconds;
   }
   EXPECT_GT(first, 0);
-  EXPECT_EQ(run.in_waits()->filled().seconds, first) << "no later times are known yet";
+  EXPECT_EQ(run.in_bubbles()->filled().seconds, first) << "no later times are known yet";
   run.step();
-  EXPECT_GT(run.in_waits()->filled().seconds, 1.2 * first) << "what was slower since is known";
+  EXPECT_GT(run.in_bubbles()->filled().seconds, 1.2 * first) << "what was slower since is known";
   ddl::barrier(*comm->communicator);
   if (context.rank() == 0) std::filesystem::remove_all(options.checkpoint.folder);
 }

@@ -1,4 +1,4 @@
-#include "runtime/pipeline/refresh_in_waits.h"
+#include "runtime/pipeline/kfac_in_bubbles.h"
 
 #include <algorithm>
 #include <cmath>
@@ -18,8 +18,8 @@ using What = RefreshWork::What;
 
 }  // namespace
 
-RefreshInWaits::RefreshInWaits(kfac::Kfac& kfac, std::shared_ptr<const Pipeline> pipeline, ddl::Comm world,
-                               int64_t first_step)
+KfacInBubbles::KfacInBubbles(kfac::Kfac& kfac, std::shared_ptr<const Pipeline> pipeline, ddl::Comm world,
+                             int64_t first_step)
     : kfac_(kfac),
       pipeline_(std::move(pipeline)),
       world_(std::move(world)),
@@ -31,12 +31,12 @@ RefreshInWaits::RefreshInWaits(kfac::Kfac& kfac, std::shared_ptr<const Pipeline>
   own_ = pieces();
 }
 
-/// True for work that is done in waits.
-bool RefreshInWaits::fills(const RefreshWork& work) const {
+/// True for work that is done in bubbles.
+bool KfacInBubbles::fills(const RefreshWork& work) const {
   return waits_together_ || work.what == What::statistics || work.what == What::renew;
 }
 
-std::vector<RefreshInWaits::Piece> RefreshInWaits::pieces() const {
+std::vector<KfacInBubbles::Piece> KfacInBubbles::pieces() const {
   std::vector<Piece> all;
   for (int64_t step = 0; step < cycle_; ++step) {
     const auto work = kfac_.refresh_work(cycle_ + step, micro_batches_);
@@ -46,14 +46,14 @@ std::vector<RefreshInWaits::Piece> RefreshInWaits::pieces() const {
   return all;
 }
 
-PlacedStage RefreshInWaits::stage_of(const RefreshWork& work) const {
+PlacedStage KfacInBubbles::stage_of(const RefreshWork& work) const {
   const std::vector<PlacedStage> own = pipeline_->plan.stages_at(pipeline_->place);
   if (work.layers.empty()) return own.front();
   const int stage = pipeline_->plan.stage_of_module(kfac_.layers()[work.layers.front()].shape.name);
   return *std::find_if(own.begin(), own.end(), [&](const PlacedStage& at) { return at.stage == stage; });
 }
 
-RankTimes RefreshInWaits::times_of_rank(const CycleSeconds& seconds) const {
+RankTimes KfacInBubbles::times_of_rank(const CycleSeconds& seconds) const {
   RankTimes times{.place = pipeline_->place, .stages = seconds.stages};
   for (int64_t step = 0; step < cycle_ && times.is_timed; ++step) times.is_timed = add_pieces(step, times);
   double refresh = 0;  // it is done among the passes once there is a plan
@@ -63,11 +63,11 @@ RankTimes RefreshInWaits::times_of_rank(const CycleSeconds& seconds) const {
   return times;
 }
 
-bool RefreshInWaits::add_pieces(int64_t step, RankTimes& times) const {
+bool KfacInBubbles::add_pieces(int64_t step, RankTimes& times) const {
   const auto all = kfac_.refresh_work(cycle_ + step, micro_batches_);
   const auto seconds = kfac_.refresh_seconds(cycle_ + step);
   if (seconds.size() != all.size()) return false;
-  std::vector<int> number(all.size(), -1);  // among the step's work that fills waits
+  std::vector<int> number(all.size(), -1);  // among the step's work that fills bubbles
   int count = 0;
   for (size_t k = 0; k < all.size(); ++k) {
     if (!fills(all[k])) continue;
@@ -86,7 +86,7 @@ bool RefreshInWaits::add_pieces(int64_t step, RankTimes& times) const {
   return true;
 }
 
-void RefreshInWaits::plan(const CycleSeconds& seconds) {
+void KfacInBubbles::plan(const CycleSeconds& seconds) {
   constexpr int kTimedCycles = 2;
   const std::vector<RankTimes> times = gather_times(times_of_rank(seconds), *world_->communicator);
   const auto is_timed = [](const RankTimes& rank) { return rank.is_timed; };
@@ -94,7 +94,7 @@ void RefreshInWaits::plan(const CycleSeconds& seconds) {
   if (plans_ > 0) kfac_.forget_refresh_seconds();
 }
 
-bool RefreshInWaits::plans_again(int64_t step) const {
+bool KfacInBubbles::plans_again(int64_t step) const {
   if (plans_ == 0 || step % cycle_ != 0) return false;
   const int64_t cycle = step / cycle_ - first_cycle_;
   int64_t next = 8;
@@ -102,9 +102,9 @@ bool RefreshInWaits::plans_again(int64_t step) const {
   return cycle == next;
 }
 
-void RefreshInWaits::plan_again(const CycleSeconds& seconds) {
+void KfacInBubbles::plan_again(const CycleSeconds& seconds) {
   constexpr double kMinGain = 0.1;
-  std::optional<WaitsPlan> other = plan_of(gather_times(times_of_rank(seconds), *world_->communicator));
+  std::optional<BubblePlan> other = plan_of(gather_times(times_of_rank(seconds), *world_->communicator));
   kfac_.forget_refresh_seconds();
   if (!other) return;
   pipe::Filled now = pipe::rerun(plan_.filled, pipeline_->plan.program, other->extras, other->costs);
@@ -114,46 +114,46 @@ void RefreshInWaits::plan_again(const CycleSeconds& seconds) {
   plan_.filled = std::move(now);
 }
 
-bool RefreshInWaits::plan_from(const std::vector<RankTimes>& times) {
-  std::optional<WaitsPlan> plan = plan_of(times);
+bool KfacInBubbles::plan_from(const std::vector<RankTimes>& times) {
+  std::optional<BubblePlan> plan = plan_of(times);
   if (!plan) return false;
   follow(*std::move(plan));
   return true;
 }
 
-void RefreshInWaits::follow(WaitsPlan plan) {
+void KfacInBubbles::follow(BubblePlan plan) {
   plan_ = std::move(plan);
   ++plans_;
   first_own_ = std::count_if(plan_.extras.begin(), plan_.extras.end(),
                              [&](const pipe::Extra& one) { return one.rank < pipeline_->place; });
 }
 
-std::optional<WaitsPlan> RefreshInWaits::plan_of(const std::vector<RankTimes>& times) const {
-  return plan_waits(pipeline_->plan, times, {cycle_, kfac_.options().curvature_delay},
-                    message_seconds(*pipeline_, world_));
+std::optional<BubblePlan> KfacInBubbles::plan_of(const std::vector<RankTimes>& times) const {
+  return plan_bubbles(pipeline_->plan, times, {cycle_, kfac_.options().curvature_delay},
+                      message_seconds(*pipeline_, world_));
 }
 
-std::string describe(const RefreshInWaits& in_waits) {
-  const pipe::Filled& filled = in_waits.filled();
+std::string describe(const KfacInBubbles& in_bubbles) {
+  const pipe::Filled& filled = in_bubbles.filled();
   const auto milliseconds = [&](double seconds) { return std::llround(1000 * seconds / filled.steps()); };
-  return str(in_waits.plans() > 1 ? "times have changed: " : "",
-             in_waits.fills_waits() ? "from here on K-FAC's work is done while ranks wait: "
-                                    : "K-FAC's work stays after the passes, because waits are too short for it: ",
-             in_waits.extras().size(), " pieces in ", filled.steps(), " steps, ",
+  return str(in_bubbles.plans() > 1 ? "times have changed: " : "",
+             in_bubbles.fills_bubbles() ? "from here on K-FAC's work is done while ranks wait: "
+                                        : "K-FAC's work stays after the passes, because waits are too short for it: ",
+             in_bubbles.extras().size(), " pieces in ", filled.steps(), " steps, ",
              milliseconds(*std::max_element(filled.filled.begin(), filled.filled.end())),
              " ms a step on the busiest rank, make a step of ", milliseconds(filled.unfilled_seconds), " ms take ",
              milliseconds(filled.seconds), " ms");
 }
 
-const std::vector<pipe::FilledItem>* RefreshInWaits::items_of(int64_t step) const {
+const std::vector<pipe::FilledItem>* KfacInBubbles::items_of(int64_t step) const {
   return plans_ == 0 ? nullptr : &filled().items[pipeline_->place][step % cycle_];
 }
 
-std::string RefreshInWaits::kind_of_step(int64_t step) const {
+std::string KfacInBubbles::kind_of_step(int64_t step) const {
   return str("filled ", step % cycle_, plans_ > 1 ? str(" of plan ", plans_) : "");
 }
 
-void RefreshInWaits::run(const pipe::FilledItem& extra, int64_t step) {
+void KfacInBubbles::run(const pipe::FilledItem& extra, int64_t step) {
   const Piece& piece = own_.at(extra.extra - first_own_);
   const int64_t taken = (step / cycle_ - extra.age) * cycle_ + piece.taken_step;
   const Stopwatch stopwatch(seconds_[static_cast<size_t>(kind_of(extra.extra))]);
@@ -163,7 +163,7 @@ void RefreshInWaits::run(const pipe::FilledItem& extra, int64_t step) {
 
 /// True where a piece comes after work that ranks do together and have not done, as in a refresh that began before the
 /// plan. Such a piece is left to the step that the refresh serves.
-bool RefreshInWaits::needs_others(int64_t taken, size_t index) const {
+bool KfacInBubbles::needs_others(int64_t taken, size_t index) const {
   if (waits_together_) return false;
   const auto work = kfac_.refresh_work(taken, micro_batches_);
   const auto is_open = [&](size_t need) {
@@ -173,7 +173,7 @@ bool RefreshInWaits::needs_others(int64_t taken, size_t index) const {
   return std::any_of(needs.begin(), needs.end(), is_open);
 }
 
-void RefreshInWaits::run_together(int64_t step) {
+void KfacInBubbles::run_together(int64_t step) {
   if (waits_together_ || !items_of(step)) return;
   const auto work = kfac_.refresh_work(step, micro_batches_);
   for (size_t index = 0; index < work.size(); ++index)

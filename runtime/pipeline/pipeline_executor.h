@@ -1,4 +1,4 @@
-/// This rank's stages of a model that is cut over ranks, in training.
+/// Runs the items of this rank's stages, of a model that is cut over ranks.
 #pragma once
 #include <functional>
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace spillway::runtime {
 
-struct PipelinedOptions {
+struct PipelineExecutorOptions {
   c10::Device device = at::kCPU;
   uint64_t seed = 0;                               ///< seed of dropout, which then depends on no cut and no schedule
   std::shared_ptr<PipelineClock> clock = nullptr;  ///< null: a steady clock
@@ -20,7 +20,7 @@ struct PipelinedOptions {
 
 /// A model whose stages are on the ranks of a pipeline. Each rank runs its items in the order of the plan's program.
 /// Messages travel meanwhile. Weights of other ranks' stages are freed.
-class PipelinedModel : public TrainableModel {
+class PipelineExecutor : public TrainableModel {
  public:
   /// Makes each learn() run these items and extras in their order, where the rank does other work while it waits. Null:
   /// the plan's program. `run_extra` does the work of an extra. `items` must outlive those calls.
@@ -45,7 +45,7 @@ std::shared_ptr<torch::nn::Module> module_at(const PipelinePlan& plan, int place
 
 /// Takes this rank's stages from `task`. learn() calls before_last_backward only where the rank has one stage. Calls
 /// throw CommError when another rank does not answer. Collective over the copy of the model.
-std::unique_ptr<PipelinedModel> pipelined_model(std::shared_ptr<const Pipeline> pipeline, std::unique_ptr<Task> task,
-                                                const PipelinedOptions& options);
+std::unique_ptr<PipelineExecutor> pipeline_executor(std::shared_ptr<const Pipeline> pipeline,
+                                                    std::unique_ptr<Task> task, const PipelineExecutorOptions& options);
 
 }  // namespace spillway::runtime

@@ -1,4 +1,4 @@
-#include "runtime/pipeline/pipelined_model.h"
+#include "runtime/pipeline/pipeline_executor.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -151,7 +151,7 @@ void on_places(const Case& given, at::ScalarType type, const PipelineOptions& op
   std::mutex mutex;
   on_ranks(static_cast<int>(options.ranks), delayed, [&](const ddl::Comm& comm) {
     const auto pipeline = cut(given, type, options, comm);
-    const auto model = pipelined_model(pipeline, made(given, type), {});
+    const auto model = pipeline_executor(pipeline, made(given, type), {});
     const auto batches = of_type(given, type);
     const at::Tensor loss = model->learn(work_on(batches));
     bool has_loss = false;
@@ -205,7 +205,7 @@ std::string describe(const Case& given, const PipelineOptions& options, at::Scal
          ", " + std::to_string(given.batches.size()) + " micro-batches, " + c10::toString(type);
 }
 
-TEST(PipelinedModelTest, GradientsAreThoseOfOneRankBitForBit) {
+TEST(PipelineExecutorTest, GradientsAreThoseOfOneRankBitForBit) {
   at::set_num_threads(1);
   for (const Case& given : {mlp(1), mlp(4), mlp(5), resnet(4), unet(2)})
     for (at::ScalarType type : {at::kFloat, at::kDouble}) {
@@ -218,7 +218,7 @@ TEST(PipelinedModelTest, GradientsAreThoseOfOneRankBitForBit) {
     }
 }
 
-TEST(PipelinedModelTest, SeveralStagesOfARankChangeNoBit) {
+TEST(PipelineExecutorTest, SeveralStagesOfARankChangeNoBit) {
   at::set_num_threads(1);
   for (const Case& given : {mlp(4), resnet(4), unet(4)}) {
     const Outcome expected = on_one_rank(given, at::kFloat);
@@ -230,7 +230,7 @@ TEST(PipelinedModelTest, SeveralStagesOfARankChangeNoBit) {
   }
 }
 
-TEST(PipelinedModelTest, StagesThatRunForwardAgainChangeNoBit) {
+TEST(PipelineExecutorTest, StagesThatRunForwardAgainChangeNoBit) {
   at::set_num_threads(1);
   for (const Case& given : {mlp(4), resnet(4), unet(2)}) {
     const Outcome expected = on_one_rank(given, at::kFloat);
@@ -241,7 +241,7 @@ TEST(PipelinedModelTest, StagesThatRunForwardAgainChangeNoBit) {
   }
 }
 
-TEST(PipelinedModelTest, ChimeraIsTwoCopiesThatTakeHalfOfTheMicroBatchesEach) {
+TEST(PipelineExecutorTest, ChimeraIsTwoCopiesThatTakeHalfOfTheMicroBatchesEach) {
   at::set_num_threads(1);
   for (const Case& given : {mlp(4), mlp(8), resnet(4), unet(4)})
     for (int64_t ranks : {2, 4}) {
@@ -268,7 +268,7 @@ TEST(PipelinedModelTest, ChimeraIsTwoCopiesThatTakeHalfOfTheMicroBatchesEach) {
     }
 }
 
-TEST(PipelinedModelTest, LateMessagesChangeNoBit) {
+TEST(PipelineExecutorTest, LateMessagesChangeNoBit) {
   at::set_num_threads(1);
   const Case given = mlp(8);
   const Outcome expected = on_one_rank(given, at::kFloat);
@@ -278,7 +278,7 @@ TEST(PipelinedModelTest, LateMessagesChangeNoBit) {
   }
 }
 
-TEST(PipelinedModelTest, AWeightOfBothEndsGetsTheSumOfItsGradients) {
+TEST(PipelineExecutorTest, AWeightOfBothEndsGetsTheSumOfItsGradients) {
   at::set_num_threads(1);
   const Case given = bert(4);
   const Outcome expected = on_one_rank(given, at::kDouble);
@@ -291,7 +291,7 @@ TEST(PipelinedModelTest, AWeightOfBothEndsGetsTheSumOfItsGradients) {
   }
 }
 
-TEST(PipelinedModelTest, DropoutDependsOnNoCut) {
+TEST(PipelineExecutorTest, DropoutDependsOnNoCut) {
   Case given = bert(1);
   given.options.bert.dropout = 0.3;
   std::vector<Outcome> outcomes;
@@ -302,7 +302,7 @@ TEST(PipelinedModelTest, DropoutDependsOnNoCut) {
   }
 }
 
-TEST(PipelinedModelTest, LossAndMetricWithoutGradientsAreThoseOfOneRank) {
+TEST(PipelineExecutorTest, LossAndMetricWithoutGradientsAreThoseOfOneRank) {
   at::set_num_threads(1);
   const Case given = resnet(3);
   const auto whole = whole_model(made(given, at::kFloat));
@@ -312,7 +312,7 @@ TEST(PipelinedModelTest, LossAndMetricWithoutGradientsAreThoseOfOneRank) {
   const auto loss = whole->loss(work_on(batches));
   on_ranks(3, false, [&](const ddl::Comm& comm) {
     const auto pipeline = cut(given, at::kFloat, {.ranks = 3}, comm);
-    const auto model = pipelined_model(pipeline, made(given, at::kFloat), {});
+    const auto model = pipeline_executor(pipeline, made(given, at::kFloat), {});
     const auto own_metric = model->metric(one, Amp::off);  // of a smaller batch than the training's
     const auto own_loss = model->loss(work_on(batches));
     EXPECT_EQ(own_metric.has_value(), pipeline->place == 2);
@@ -322,7 +322,7 @@ TEST(PipelinedModelTest, LossAndMetricWithoutGradientsAreThoseOfOneRank) {
   });
 }
 
-TEST(PipelinedModelTest, RunsAsTheSimulationSays) {
+TEST(PipelineExecutorTest, RunsAsTheSimulationSays) {
   std::mt19937 random(5);
   std::uniform_real_distribution<double> seconds(0.1, 2);
   for (PipelineSchedule schedule : {gpipe, one_forward_one_backward, interleaved, zero_bubble, chimera})
@@ -335,8 +335,8 @@ TEST(PipelinedModelTest, RunsAsTheSimulationSays) {
           costs.stages.push_back({seconds(random), seconds(random), seconds(random)});
         on_ranks(static_cast<int>(ranks), /*delayed=*/true, [&](const ddl::Comm& comm) {
           const auto pipeline = cut(given, at::kFloat, options, comm);
-          const auto model = pipelined_model(pipeline, made(given, at::kFloat),
-                                             {.clock = std::make_shared<VirtualPipelineClock>(costs)});
+          const auto model = pipeline_executor(pipeline, made(given, at::kFloat),
+                                               {.clock = std::make_shared<VirtualPipelineClock>(costs)});
           const auto batches = of_type(given, at::kFloat);
           model->learn(work_on(batches));
           const auto simulated = pipe::simulate(pipeline->plan.program, costs);
@@ -352,11 +352,11 @@ TEST(PipelinedModelTest, RunsAsTheSimulationSays) {
       }
 }
 
-TEST(PipelinedModelTest, ARankHasTheWeightsOfItsStagesAlone) {
+TEST(PipelineExecutorTest, ARankHasTheWeightsOfItsStagesAlone) {
   const Case given = bert(2);
   on_ranks(2, false, [&](const ddl::Comm& comm) {
     const auto pipeline = cut(given, at::kFloat, {.ranks = 2, .cut = {2, 3}}, comm);
-    const auto model = pipelined_model(pipeline, made(given, at::kFloat), {});
+    const auto model = pipeline_executor(pipeline, made(given, at::kFloat), {});
     const auto names = model->module().named_parameters().keys();
     const auto has = [&](const char* name) { return std::find(names.begin(), names.end(), name) != names.end(); };
     EXPECT_TRUE(has("word.weight"));
@@ -366,7 +366,7 @@ TEST(PipelinedModelTest, ARankHasTheWeightsOfItsStagesAlone) {
   });
 }
 
-TEST(PipelinedModelTest, ARankThatFailsEndsTheOthers) {
+TEST(PipelineExecutorTest, ARankThatFailsEndsTheOthers) {
   const Case given = mlp(4);
   ddl::ThreadWorld world({0, 0});
   std::vector<std::string> errors(2);
@@ -376,7 +376,7 @@ TEST(PipelinedModelTest, ARankThatFailsEndsTheOthers) {
       try {
         const auto comm = ddl::make_comm(world.communicator(rank));
         const auto pipeline = cut(given, at::kFloat, {.ranks = 2}, comm);
-        const auto model = pipelined_model(pipeline, made(given, at::kFloat), {});
+        const auto model = pipeline_executor(pipeline, made(given, at::kFloat), {});
         auto batches = of_type(given, at::kFloat);
         if (rank == 0) batches[2].input = at::rand({6, 3});  // of another shape
         model->learn(work_on(batches));
@@ -389,7 +389,7 @@ TEST(PipelinedModelTest, ARankThatFailsEndsTheOthers) {
   EXPECT_NE(errors[1].find("rank 0 gave up: was interrupted with messages under way"), std::string::npos) << errors[1];
 }
 
-TEST(PipelinedModelTest, CutsThatDoNotFitAreRefusedByName) {
+TEST(PipelineExecutorTest, CutsThatDoNotFitAreRefusedByName) {
   const Case given = mlp(4, 3);  // four parts
   const auto task = made(given, at::kFloat);
   const auto profiles = profile_parts(*task, given.batches.front(), Amp::off);
@@ -411,7 +411,7 @@ TEST(PipelinedModelTest, CutsThatDoNotFitAreRefusedByName) {
                  {"interleaved takes micro-batches in units of its ranks; 2 do not divide 3"});
 }
 
-TEST(PipelinedModelTest, PartsThatMayNotStandAloneStayWithANeighbor) {
+TEST(PipelineExecutorTest, PartsThatMayNotStandAloneStayWithANeighbor) {
   const Case given = mlp(4, 5);  // six parts
   const auto task = made(given, at::kFloat);
   std::vector<PartProfile> profiles(6);
@@ -437,7 +437,7 @@ TEST(PipelinedModelTest, PartsThatMayNotStandAloneStayWithANeighbor) {
   expect_refusal([&] { cut_with({0, 1, 4, 5}, 4, chimera); }, {"4 stages are asked for, and only 2 of the model's 6"});
 }
 
-TEST(PipelinedModelTest, RanksThatTheCutDoesNotDivideAreRefused) {
+TEST(PipelineExecutorTest, RanksThatTheCutDoesNotDivideAreRefused) {
   const Case given = mlp(4);
   on_ranks(3, false, [&](const ddl::Comm& comm) {
     expect_refusal([&] { cut(given, at::kFloat, {.ranks = 2}, comm); },

@@ -1,4 +1,4 @@
-/// K-FAC's refreshes in the waits of a pipeline's ranks.
+/// K-FAC's refreshes in the bubbles of a pipeline.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include "kfac/kfac.h"
 #include "pipe/fill.h"
 #include "runtime/pipeline/pipeline.h"
-#include "runtime/pipeline/plan_waits.h"
+#include "runtime/pipeline/plan_bubbles.h"
 #include "runtime/pipeline/rank_times.h"
 
 namespace spillway::runtime {
@@ -29,12 +29,12 @@ struct CycleSeconds {
 ///
 /// Gradients of weights that the schedule has apart from those of inputs are placed anew, beside K-FAC's work. Under
 /// chimera two ranks that wait at other times share their layers, so averages come after each step's passes, and new
-/// inverses are shared when they are due: work that ranks do together is never in waits.
-class RefreshInWaits {
+/// inverses are shared when they are due: work that ranks do together is never in bubbles.
+class KfacInBubbles {
  public:
   /// `kfac` is this rank's, with a curvature_delay. It waits from here on. `world` are all ranks of the run, which
   /// begins with step `first_step`.
-  RefreshInWaits(kfac::Kfac& kfac, std::shared_ptr<const Pipeline> pipeline, ddl::Comm world, int64_t first_step = 0);
+  KfacInBubbles(kfac::Kfac& kfac, std::shared_ptr<const Pipeline> pipeline, ddl::Comm world, int64_t first_step = 0);
 
   /// Returns the steps of a cycle.
   int64_t cycle() const { return cycle_; }
@@ -66,7 +66,7 @@ class RefreshInWaits {
   /// Returns the plan of all ranks; empty before there is one.
   const pipe::Filled& filled() const { return plan_.filled; }
   /// False where the plan leaves work after the passes of its step, because a cycle is shorter so.
-  bool fills_waits() const { return plan_.fills_waits; }
+  bool fills_bubbles() const { return plan_.fills_bubbles; }
   const std::vector<pipe::Extra>& extras() const { return plan_.extras; }
   /// Returns the kind of an extra's work.
   kfac::RefreshWork::What kind_of(int extra) const { return plan_.kinds[extra]; }
@@ -88,8 +88,8 @@ class RefreshInWaits {
   PlacedStage stage_of(const kfac::RefreshWork& work) const;
   /// Adds the pieces of a step of the cycle to `times`. Returns false where one of them has not been timed.
   bool add_pieces(int64_t step, RankTimes& times) const;
-  std::optional<WaitsPlan> plan_of(const std::vector<RankTimes>& times) const;
-  void follow(WaitsPlan plan);
+  std::optional<BubblePlan> plan_of(const std::vector<RankTimes>& times) const;
+  void follow(BubblePlan plan);
 
   kfac::Kfac& kfac_;
   const std::shared_ptr<const Pipeline> pipeline_;
@@ -97,16 +97,16 @@ class RefreshInWaits {
   const int64_t cycle_;
   const int64_t first_cycle_;    // of the run
   const int64_t micro_batches_;  // of each stage on one rank
-  const bool waits_together_;    // ranks with the same weights have the same waits
+  const bool waits_together_;    // ranks with the same weights have the same bubbles
   std::vector<Piece> own_;       // in the order of the plan's extras
   int first_own_ = 0;            // number of the first one among the plan's extras
   std::array<double, 4> seconds_{};
-  WaitsPlan plan_;
+  BubblePlan plan_;
   int plans_ = 0;
   int timed_cycles_ = 0;
 };
 
 /// Returns `from here on K-FAC's work is done while ranks wait: …`, or why it is not, of one that has a plan.
-std::string describe(const RefreshInWaits& in_waits);
+std::string describe(const KfacInBubbles& in_bubbles);
 
 }  // namespace spillway::runtime

@@ -1,4 +1,4 @@
-/// The rates of a device's kernels, as numbers.
+/// The rates of a device's kernels, as numbers. runtime/dry_runs/roofline_times.h makes times of them.
 #pragma once
 #include <cstdint>
 #include <utility>
@@ -7,7 +7,7 @@
 namespace spillway::runtime {
 
 /// The rates that a device's kernels reach.
-struct Roofline {
+struct DeviceRates {
   double matrix_flops = 0;       ///< operations per second of float32 matrix products
   double convolution_flops = 0;  ///< operations per second of float32 convolutions of many channels
   /// The number of channels, a geometric mean of a group's inputs and outputs, from which convolutions reach these
@@ -26,6 +26,6 @@ struct Roofline {
 /// Returns the seconds of the eigendecomposition of one symmetric float32 matrix. Between the table's sides the
 /// logarithms are interpolated. Below the first one the time grows with the side, and beyond the last one with its
 /// cube. 0 without a table.
-double decomposition_seconds(const Roofline& roofline, int64_t side);
+double decomposition_seconds(const DeviceRates& rates, int64_t side);
 
 }  // namespace spillway::runtime

@@ -1,12 +1,12 @@
-#include "runtime/planning/roofline.h"
+#include "runtime/planning/device_rates.h"
 
 #include <algorithm>
 #include <cmath>
 
 namespace spillway::runtime {
 
-double decomposition_seconds(const Roofline& roofline, int64_t side) {
-  const auto& table = roofline.eigh_seconds;
+double decomposition_seconds(const DeviceRates& rates, int64_t side) {
+  const auto& table = rates.eigh_seconds;
   if (table.empty()) return 0;
   const auto n = static_cast<double>(side);
   const auto above = std::find_if(table.begin(), table.end(), [&](const auto& entry) { return entry.first >= side; });

@@ -1,4 +1,4 @@
-#include "runtime/pipeline/plan_waits.h"
+#include "runtime/pipeline/plan_bubbles.h"
 
 #include <algorithm>
 #include <limits>
@@ -49,7 +49,7 @@ std::vector<pipe::Extra> extras_of(const RankTimes& rank, const PipelinePlan& pi
 }
 
 /// Takes the extras and the costs of all ranks.
-void add_ranks(const std::vector<RankTimes>& ranks, const PipelinePlan& pipeline, int64_t delay, WaitsPlan& plan) {
+void add_ranks(const std::vector<RankTimes>& ranks, const PipelinePlan& pipeline, int64_t delay, BubblePlan& plan) {
   const int places = pipeline.program.graph.ranks();
   std::vector<std::vector<pipe::Extra>> of_place(places);
   std::vector<std::vector<What>> kinds_of_place(places);
@@ -75,15 +75,16 @@ void add_ranks(const std::vector<RankTimes>& ranks, const PipelinePlan& pipeline
 
 }  // namespace
 
-std::optional<WaitsPlan> plan_waits(const PipelinePlan& pipeline, const std::vector<RankTimes>& ranks,
-                                    const RefreshCycle& cycle, double message_seconds) {
+std::optional<BubblePlan> plan_bubbles(const PipelinePlan& pipeline, const std::vector<RankTimes>& ranks,
+                                       const RefreshCycle& cycle, double message_seconds) {
   if (!std::all_of(ranks.begin(), ranks.end(), [](const RankTimes& rank) { return rank.is_timed; }))
     return std::nullopt;
-  WaitsPlan plan{.costs = {.stages = std::vector<pipe::StageSeconds>(pipeline.stages()),
-                           .update = std::numeric_limits<double>::infinity(),
-                           .message = message_seconds}};
+  BubblePlan plan{.costs = {.stages = std::vector<pipe::StageSeconds>(pipeline.stages()),
+                            .update = std::numeric_limits<double>::infinity(),
+                            .message = message_seconds}};
   add_ranks(ranks, pipeline, cycle.delay, plan);
-  std::tie(plan.filled, plan.fills_waits) = pipe::fill_shortest(pipeline.program, plan.extras, plan.costs, cycle.steps);
+  std::tie(plan.filled, plan.fills_bubbles) =
+      pipe::fill_shortest(pipeline.program, plan.extras, plan.costs, cycle.steps);
   return plan;
 }
 

@@ -1,4 +1,4 @@
-#include "runtime/pipeline/pipelined_model.h"
+#include "runtime/pipeline/pipeline_executor.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
@@ -65,9 +65,10 @@ class SavedBuffers {
   std::vector<std::pair<at::Tensor, at::Tensor>> saved_;
 };
 
-class Model final : public PipelinedModel {
+class Executor final : public PipelineExecutor {
  public:
-  Model(std::shared_ptr<const Pipeline> pipeline, std::unique_ptr<Task> task, const PipelinedOptions& options);
+  Executor(std::shared_ptr<const Pipeline> pipeline, std::unique_ptr<Task> task,
+           const PipelineExecutorOptions& options);
 
   torch::nn::Module& module() override { return *module_; }
   std::string_view metric_name() const override { return objective_->metric_name(); }
@@ -115,7 +116,7 @@ class Model final : public PipelinedModel {
   at::Tensor evaluate(const Batch& batch, int64_t micro_batch, const Stage::BeforePart& before_part);
 
   const std::shared_ptr<const Pipeline> pipeline_;
-  const PipelinedOptions options_;
+  const PipelineExecutorOptions options_;
   const std::shared_ptr<const Objective> objective_;
   const std::shared_ptr<torch::nn::Module> module_;
   std::map<const c10::TensorImpl*, int64_t> numbers_;  ///< numbers among the whole model's parameters
@@ -127,12 +128,13 @@ class Model final : public PipelinedModel {
   std::function<void(const pipe::FilledItem&)> run_extra_;
 };
 
-PipelinedOptions with_clock(PipelinedOptions options) {
+PipelineExecutorOptions with_clock(PipelineExecutorOptions options) {
   if (!options.clock) options.clock = std::make_shared<SteadyPipelineClock>();
   return options;
 }
 
-Model::Model(std::shared_ptr<const Pipeline> pipeline, std::unique_ptr<Task> task, const PipelinedOptions& options)
+Executor::Executor(std::shared_ptr<const Pipeline> pipeline, std::unique_ptr<Task> task,
+                   const PipelineExecutorOptions& options)
     : pipeline_(std::move(pipeline)),
       options_(with_clock(options)),
       objective_(task->objective()),
@@ -150,17 +152,17 @@ Model::Model(std::shared_ptr<const Pipeline> pipeline, std::unique_ptr<Task> tas
     numbers_.emplace(parameter.unsafeGetTensorImpl(), std::ssize(numbers_));
 }
 
-Model::Own& Model::own(int stage) {
+Executor::Own& Executor::own(int stage) {
   return *std::find_if(stages_.begin(), stages_.end(), [&](const Own& own) { return own.number == stage; });
 }
 
-std::vector<pipe::FilledItem> Model::own_program() const {
+std::vector<pipe::FilledItem> Executor::own_program() const {
   std::vector<pipe::FilledItem> items;
   for (const pipe::Item& item : plan().program.items[pipeline_->place]) items.push_back({.item = item});
   return items;
 }
 
-Stage::BeforePart Model::seeding(int64_t step, int64_t micro_batch) const {
+Stage::BeforePart Executor::seeding(int64_t step, int64_t micro_batch) const {
   uint64_t hash = hash_in(kHashSeed, options_.seed);
   for (int64_t number : {step, micro_batch, int64_t{pipeline_->copy}}) hash = hash_in(hash, number);
   return [hash, device = options_.device](int part) {
@@ -171,13 +173,13 @@ Stage::BeforePart Model::seeding(int64_t step, int64_t micro_batch) const {
 }
 
 /// Returns a micro-batch where the stage reads cases or targets; else an empty one.
-Batch Model::batch_of(const Own& at, const StepWork& work, int64_t micro_batch) const {
+Batch Executor::batch_of(const Own& at, const StepWork& work, int64_t micro_batch) const {
   return at.is_first || at.is_last ? work.batch(micro_batch) : Batch();
 }
 
 /// True where a stage's backward of a micro-batch runs its forward again. Where backward follows at once, nothing would
 /// be saved.
-bool Model::recomputes(const Own& at, int micro_batch) const {
+bool Executor::recomputes(const Own& at, int micro_batch) const {
   if (!plan().recompute) return false;
   const auto& program = plan().program.items[pipeline_->place];
   const auto item = std::find(program.begin(), program.end(), pipe::Item{pipe::Work::forward, at.number, micro_batch});
@@ -185,20 +187,20 @@ bool Model::recomputes(const Own& at, int micro_batch) const {
 }
 
 /// Returns what backward of the last stage begins at.
-at::Tensor Model::loss_of(const at::Tensor& output, const Batch& batch, const Own& at) const {
+at::Tensor Executor::loss_of(const at::Tensor& output, const Batch& batch, const Own& at) const {
   at::Tensor loss = objective_->loss(output, batch);
   // Ranks with the same weights average their gradients, so each takes the mean over its own micro-batches.
   const auto share = std::ssize(plan().micro_batches_of(at.direction));
   return share > 1 ? loss / share : loss;
 }
 
-void Model::run_extra(const pipe::FilledItem& extra) {
+void Executor::run_extra(const pipe::FilledItem& extra) {
   const double begin = times_.now();
   run_extra_(extra);
   times_.extra_done(extra, begin);
 }
 
-void Model::forward(const pipe::Item& item, const StepWork& work) {
+void Executor::forward(const pipe::Item& item, const StepWork& work) {
   Own& at = own(item.stage);
   const Batch batch = batch_of(at, work, item.micro_batch);
   const int64_t samples = plan().values.front().sizes.front();
@@ -218,7 +220,7 @@ void Model::forward(const pipe::Item& item, const StepWork& work) {
   channels_.send_outputs(item.stage, item.micro_batch, outputs);
 }
 
-void Model::forward_again(Own& at, const StepWork& work, int64_t micro_batch) {
+void Executor::forward_again(Own& at, const StepWork& work, int64_t micro_batch) {
   const Batch batch = batch_of(at, work, micro_batch);
   const Autocast autocast(work.amp, options_.device.type());
   const SavedBuffers statistics(*module_);  // they have counted this micro-batch
@@ -228,7 +230,7 @@ void Model::forward_again(Own& at, const StepWork& work, int64_t micro_batch) {
   at.stage.set_loss(micro_batch, work.loss_scale != 1 ? loss * work.loss_scale : loss);
 }
 
-void Model::backward(const pipe::Item& item, const StepWork& work) {
+void Executor::backward(const pipe::Item& item, const StepWork& work) {
   Own& at = own(item.stage);
   const int64_t samples = plan().values.front().sizes.front();
   const Values gradients = channels_.take_gradients(item.stage, item.micro_batch, samples);
@@ -246,13 +248,13 @@ void Model::backward(const pipe::Item& item, const StepWork& work) {
   channels_.send_gradients(item.stage, item.micro_batch, of_inputs);
 }
 
-void Model::backward_weights(const pipe::Item& item) {
+void Executor::backward_weights(const pipe::Item& item) {
   const double begin = times_.now();
   own(item.stage).stage.backward_weights(item.micro_batch);
   times_.done(item, begin);
 }
 
-void Model::run_item(const pipe::Item& item, const StepWork& work) {
+void Executor::run_item(const pipe::Item& item, const StepWork& work) {
   switch (item.work) {
     case pipe::Work::forward:
       return forward(item, work);
@@ -266,7 +268,7 @@ void Model::run_item(const pipe::Item& item, const StepWork& work) {
   }
 }
 
-at::Tensor Model::learn(const StepWork& work) {
+at::Tensor Executor::learn(const StepWork& work) {
   channels_.begin_pass();
   losses_.clear();
   channels_.start();
@@ -293,7 +295,7 @@ at::Tensor Model::learn(const StepWork& work) {
   return sum;
 }
 
-at::Tensor Model::evaluate(const Batch& batch, int64_t micro_batch, const Stage::BeforePart& before_part) {
+at::Tensor Executor::evaluate(const Batch& batch, int64_t micro_batch, const Stage::BeforePart& before_part) {
   at::Tensor output;
   for (const Own& at : stages_) {
     if (at.direction != 0) continue;
@@ -305,7 +307,7 @@ at::Tensor Model::evaluate(const Batch& batch, int64_t micro_batch, const Stage:
   return output;
 }
 
-std::optional<double> Model::loss(const StepWork& work) {
+std::optional<double> Executor::loss(const StepWork& work) {
   const at::NoGradGuard no_grad;
   channels_.begin_pass();
   double sum = 0;
@@ -319,7 +321,7 @@ std::optional<double> Model::loss(const StepWork& work) {
   return pipeline_->place == pipeline_->place_of_last_stage() ? std::optional(sum) : std::nullopt;
 }
 
-std::optional<double> Model::metric(const Batch& batch, Amp amp) {
+std::optional<double> Executor::metric(const Batch& batch, Amp amp) {
   const Evaluation evaluation(*module_);
   channels_.begin_pass();
   const Autocast autocast(amp, options_.device.type());
@@ -327,7 +329,7 @@ std::optional<double> Model::metric(const Batch& batch, Amp amp) {
   return output.defined() ? std::optional(objective_->metric(output, batch)) : std::nullopt;
 }
 
-void Model::sum_shared_gradients() {
+void Executor::sum_shared_gradients() {
   const auto parameters = module_->named_parameters();
   for (size_t i = 0; i < plan().shared.size(); ++i) {
     if (!pipeline_->of_shared[i]) continue;
@@ -348,9 +350,10 @@ std::shared_ptr<torch::nn::Module> module_at(const PipelinePlan& plan, int place
   return part_of(task.module(), names);
 }
 
-std::unique_ptr<PipelinedModel> pipelined_model(std::shared_ptr<const Pipeline> pipeline, std::unique_ptr<Task> task,
-                                                const PipelinedOptions& options) {
-  return std::make_unique<Model>(std::move(pipeline), std::move(task), options);
+std::unique_ptr<PipelineExecutor> pipeline_executor(std::shared_ptr<const Pipeline> pipeline,
+                                                    std::unique_ptr<Task> task,
+                                                    const PipelineExecutorOptions& options) {
+  return std::make_unique<Executor>(std::move(pipeline), std::move(task), options);
 }
 
 }  // namespace spillway::runtime

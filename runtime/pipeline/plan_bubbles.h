@@ -1,4 +1,4 @@
-/// The plan of K-FAC's work in the waits of a pipeline's ranks.
+/// The plan of K-FAC's work in the bubbles of a pipeline.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -12,12 +12,12 @@
 namespace spillway::runtime {
 
 /// A plan of all ranks, and the work and the times that it was made from.
-struct WaitsPlan {
+struct BubblePlan {
   std::vector<pipe::Extra> extras = {};
   std::vector<kfac::RefreshWork::What> kinds = {};  ///< kinds of the extras
   pipe::Costs costs = {};
   pipe::Filled filled = {};
-  bool fills_waits = true;  ///< false: work stays after the passes of its step, because a cycle is shorter so
+  bool fills_bubbles = true;  ///< false: work stays after the passes of its step, because a cycle is shorter so
 };
 
 /// The steps of K-FAC's refreshes.
@@ -29,7 +29,7 @@ struct RefreshCycle {
 /// Makes the plan from the times of ranks, one or more of each place; nothing where a piece has not been timed. The
 /// slowest rank of a place counts. `message_seconds` are those of a message. Cost and errors are those of
 /// pipe::fill_shortest().
-std::optional<WaitsPlan> plan_waits(const PipelinePlan& pipeline, const std::vector<RankTimes>& ranks,
-                                    const RefreshCycle& cycle, double message_seconds);
+std::optional<BubblePlan> plan_bubbles(const PipelinePlan& pipeline, const std::vector<RankTimes>& ranks,
+                                       const RefreshCycle& cycle, double message_seconds);
 
 }  // namespace spillway::runtime
