@@ -116,11 +116,12 @@ function(spillway_limit seconds test)
   set_tests_properties(${test} PROPERTIES TIMEOUT ${limit})
 endfunction()
 
-# spillway_test(NAME [TORCH] [ALONE] SOURCES … LIBRARIES … [RANKS 2 3 …] [LABELS …] [DEFINITIONS …] [TIMEOUT s])
+# spillway_test(NAME [TORCH] [ALONE] SOURCES … LIBRARIES … [RANKS 2 3 …] [THREADS n] [LABELS …] [DEFINITIONS …] [TIMEOUT s])
 # A GoogleTest program. ALONE: its files have helpers of the same names, so each is compiled alone. With RANKS it runs
-# once under mpirun for each count (its main must start MPI).
+# once under mpirun for each count (its main must start MPI). THREADS: what it looks at depends on how kernels share their
+# work among threads, so it has that many, where scripts/test gives one to each test.
 function(spillway_test name)
-  cmake_parse_arguments(arg "TORCH;ALONE" "TIMEOUT" "SOURCES;LIBRARIES;RANKS;LABELS;DEFINITIONS" ${ARGN})
+  cmake_parse_arguments(arg "TORCH;ALONE" "TIMEOUT;THREADS" "SOURCES;LIBRARIES;RANKS;LABELS;DEFINITIONS" ${ARGN})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
   endif()
@@ -133,6 +134,9 @@ function(spillway_test name)
     target_link_libraries(${name} PRIVATE GTest::gtest_main)
     add_test(NAME ${name} COMMAND ${name})
     set_tests_properties(${name} PROPERTIES LABELS "cpu;${arg_LABELS}")
+    if(arg_THREADS)
+      set_tests_properties(${name} PROPERTIES PROCESSORS ${arg_THREADS} ENVIRONMENT "OMP_NUM_THREADS=${arg_THREADS}")
+    endif()
     spillway_limit(${arg_TIMEOUT} ${name})
   endif()
   foreach(ranks ${arg_RANKS})

@@ -48,6 +48,8 @@ run_tests() {
   shift
   # GoogleTest programs on several ranks count as so many; waiting threads of OpenMP leave the cores to others (CMakePresets.json).
   export CTEST_PARALLEL_LEVEL=${CTEST_PARALLEL_LEVEL:-$(build_jobs)}
+  # Each core has a test, so kernels have one thread but in tests of several (THREADS). scripts/soak --tests leaves them all.
+  [[ $preset != cpu ]] || export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
   cd -- "$spillway_root" || return
   rm -f -- "$log"
   say "testing ($preset)"
