@@ -46,6 +46,10 @@ Session::~Session() = default;
 Session::Step Session::step(std::string_view kind) {
   TORCH_CHECK(std::this_thread::get_id() == state_->owner,
               "[session.step] called on another thread than the Session's");
+  TORCH_CHECK(
+      gate_is_as_opened(),
+      "[session.step] the Session's operators are not seen any more: it was opened in a scope that has ended and "
+      "put this thread's state back, such as inference mode. Close it, and open it outside");
   state_->conductor.begin_step(kind);
   if (ComputeClock* clock = state_->clock.get()) {
     clock->forget();  // the marks of an abandoned step, and of stalls between steps

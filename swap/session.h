@@ -50,7 +50,8 @@ struct SessionStats {
 ///       … forward, backward, optimizer, as before …
 ///     }
 ///
-/// Thread: a Session is made, used and closed on one thread, which has no other Session; see enter() for threads that
+/// Thread: a Session is made, used and closed on one thread, which has no other Session, and in one scope of LibTorch's
+/// that puts the thread's state back at its end (c10::InferenceMode, backward's hooks); see enter() for threads that
 /// help it. When that thread has ended, any other one may close the Session. Sessions on several threads share the
 /// device: one budget, one pager, one operator at a time. Collectives and other operators outside aten run beside that
 /// operator. So the budget must hold the neediest operator of all. Each Session has its own steps, schedules and

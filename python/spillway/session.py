@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree
 
 from spillway import _compiled, _pointers, _purposes, _sharded, _spillway
+from spillway._reruns import in_backward
 from spillway._torch_check import has_distributed
 
 if TYPE_CHECKING:
@@ -44,6 +45,13 @@ _compiled.install()
 _sharded.install()
 
 T = TypeVar("T")
+
+
+def _refuse_in_backward(what: str) -> None:
+    if in_backward():
+        raise RuntimeError(
+            f"[session] it cannot be {what} in a backward pass, which puts the thread's state back at its end"
+        )
 
 
 class _Unset(enum.Enum):
@@ -98,8 +106,9 @@ class Session:
         processes_of_host: Processes of this machine that open Sessions, such as the ranks of a data-parallel run. None:
             LOCAL_WORLD_SIZE, as torchrun sets it, or 1.
 
-    A Session is opened, used and closed on one thread, which has no other open Session. When that thread has ended, any
-    other one may close it. The same object can be opened again after it was closed.
+    A Session is opened, used and closed on one thread, which has no other open Session. A block in
+    torch.inference_mode() is a whole one, and Sessions neither begin nor end in a backward pass. When that thread has
+    ended, any other one may close it. The same object can be opened again after it was closed.
 
     Raises:
         ValueError: for options out of range, and options that differ from another open Session's.
@@ -139,13 +148,23 @@ class Session:
         }
         self._open: _spillway.Session | None = None
         self._thread: threading.Thread | None = None
+        self._opened_in_inference_mode = False
 
     # ---- open and close
 
     def open(self) -> Session:
         """Opens the Session, for code that has no block to put it into, such as a notebook. Returns it."""
+        if torch.is_inference_mode_enabled():
+            raise RuntimeError(
+                "[session] open it outside of torch.inference_mode(), which would close its gate at its end, or for a "
+                "block: `with session:`"
+            )
+        return self.__enter__()
+
+    def __enter__(self) -> Session:
         if self._open is not None:
             raise RuntimeError("[session] it is open already")
+        _refuse_in_backward("opened")
         options: _Options = {**self._options, "device": _name_of(self._options["device"])}
         opened = _spillway.Session(**options)
         try:
@@ -155,6 +174,7 @@ class Session:
             opened.close()
             raise
         self._thread = threading.current_thread()
+        self._opened_in_inference_mode = torch.is_inference_mode_enabled()
         self._open = opened
         return self
 
@@ -165,14 +185,17 @@ class Session:
         thread = self._thread
         if thread is not None and thread is not threading.current_thread() and thread.is_alive():
             raise RuntimeError("[session] close it on the thread that opened it, or after that thread has ended")
+        if thread is threading.current_thread():
+            _refuse_in_backward("closed")
+            if torch.is_inference_mode_enabled() and not self._opened_in_inference_mode:
+                raise RuntimeError(
+                    "[session] close it outside of torch.inference_mode(), which would open its gate again at its end"
+                )
         try:
             self._open.close()
         finally:
             self._open = None
             _open_sessions.discard(self)
-
-    def __enter__(self) -> Session:
-        return self.open()
 
     def __exit__(self, *_: object) -> None:
         self.close()

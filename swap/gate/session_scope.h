@@ -1,8 +1,6 @@
 /// The Session that this thread works for, as LibTorch's thread-local state carries it into autograd's threads.
 #pragma once
 #include <c10/core/DispatchKey.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <memory>
 
@@ -29,12 +27,22 @@ struct SessionScope {
   static const SessionScope* current();
 };
 
-/// Opens the gate on the current thread while it lives. Thread-local state carries both members into autograd's
-/// threads.
-struct GateGuards {
+/// Opens the gate on the current thread while it lives. LibTorch carries the scope and the key into autograd's threads.
+/// The scope lies below other entries of the thread's debug information, because profilers start and stop inside and
+/// outside of Sessions, and expect their own entry on top.
+class GateGuards {
+ public:
   explicit GateGuards(SessionScope scope);
-  c10::DebugInfoGuard session;
-  c10::impl::IncludeDispatchKeyGuard key;
+  ~GateGuards();
+  GateGuards(const GateGuards&) = delete;
+  GateGuards& operator=(const GateGuards&) = delete;
+
+ private:
+  const bool was_open_;  // for another scope, as on a thread that works for a Session
 };
+
+/// False on a thread whose Session is open, and whose gate LibTorch has closed: the Session was opened in a scope that
+/// has put the thread's state back at its end, such as c10::InferenceMode.
+bool gate_is_as_opened();
 
 }  // namespace spillway::swap
