@@ -8,6 +8,7 @@
 
 #include "core/category.h"
 #include "core/error.h"
+#include "kfac/factors/own_operators.h"
 #include "kfac/preconditioner.h"
 
 namespace spillway::kfac {
@@ -140,7 +141,7 @@ bool Preconditioner::waits(int64_t step, size_t index) const {
 }
 
 void Preconditioner::run(int64_t step, int64_t micro_batches, size_t index) {
-  at::NoGradGuard no_grad;
+  const OwnOperators own;
   OpenRefresh& refresh = open(step);
   if (refresh.work.empty()) refresh.prepare(refresh_work(step, micro_batches));
   run_after_needs(refresh, index);
@@ -238,7 +239,7 @@ bool Preconditioner::renews(size_t i, int64_t steps) const {
 }
 
 void Preconditioner::finish_refreshes() {
-  at::NoGradGuard no_grad;
+  const OwnOperators own;
   for (OpenRefresh& refresh : open_) finish(refresh);
 }
 

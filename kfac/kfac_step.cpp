@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "kfac/comm/reduce_factors.h"
+#include "kfac/factors/own_operators.h"
 #include "kfac/inverse/eigenbasis_refresh.h"
 #include "kfac/inverse/truncated_eigenbasis.h"
 #include "kfac/plan/adaptive_damping.h"
@@ -351,7 +352,7 @@ void Preconditioner::clip() {
 }
 
 double Preconditioner::adapt_damping(double loss_before, double loss_after) {
-  at::NoGradGuard no_grad;
+  const OwnOperators own;
   TORCH_CHECK(std::exchange(has_product_, false),
               "[kfac.adapt_damping] there was no step since the last call, or since the start");
   auto reduction = at::full({1}, loss_before - loss_after, state_options(layers_.front().weight));

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "kfac/comm/agreed_options.h"
+#include "kfac/factors/own_operators.h"
 #include "kfac/plan/step_work.h"
 
 namespace spillway::kfac {
@@ -66,7 +67,7 @@ Preconditioner::Preconditioner(const LayerFinder& find, KfacOptions options, ddl
       cycle_(0),
       cycle_of_model_(0),
       staged_(std::make_shared<StagedFactors>()) {
-  at::NoGradGuard no_grad;
+  const OwnOperators own;
   exchange_.check_together([&] {
     options_.validate();
     auto found = find(options_);
@@ -132,7 +133,7 @@ void Preconditioner::listen(MessageListener& listener) {
 }
 
 void Preconditioner::discard() {
-  at::NoGradGuard no_grad;
+  const OwnOperators own;
   const bool is_open = !open_.empty() && open_.back().step == counters_.steps;
   TORCH_CHECK(!is_open || !open_.back().is_averaged(), "[kfac.discard] step ", counters_.steps,
               " cannot be forgotten: its statistics are averaged already");
@@ -147,7 +148,7 @@ void Preconditioner::discard() {
 }
 
 void Preconditioner::step(double loss_scale) {
-  at::NoGradGuard no_grad;
+  const OwnOperators own;
   TORCH_CHECK(std::isfinite(loss_scale) && loss_scale > 0, "[kfac.step] loss_scale = ", loss_scale,
               " is outside (0, inf)");
   const bool model_updates = updates_factors(cycle_of_model_), model_decomposes = decomposes(cycle_of_model_);
@@ -199,7 +200,7 @@ std::vector<at::Tensor> Preconditioner::held_factors(size_t i) const {
 }
 
 void Preconditioner::resume(const KfacCounters& counters) {
-  at::NoGradGuard no_grad;
+  const OwnOperators own;
   counters_ = counters;
   dropped_.fill_(counters.dropped_factors);
   failed_.fill_(counters.failed_decompositions);

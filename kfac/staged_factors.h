@@ -31,6 +31,7 @@ struct StagedFactors {
   /// Keeps what backward shows of a use of a layer.
   void hold(const Captured& captured, int64_t micro_batch) {
     std::lock_guard lock(mutex);
+    if (!fits(captured)) return;
     Held& use = held[{captured.layer, micro_batch}].emplace_back();
     use.captured = captured;
     held_bytes += use.bytes();
@@ -62,8 +63,10 @@ struct StagedFactors {
     });
   }
 
+  /// Stages what backward shows of a use of a layer.
   void stage(const Captured& captured) {
     std::lock_guard lock(mutex);
+    if (!fits(captured)) return;
     Stopwatch watch(seconds);
     layers[captured.layer].stage(captured, hash_in(seed, static_cast<uint64_t>(numbers[captured.layer])));
     if (early) early->staged(captured.layer, layers);
@@ -82,9 +85,10 @@ struct StagedFactors {
     opaque.clear();
     rerun_samples = 0;
   }
-  std::map<size_t, std::string> taken_by = {};  ///< GraphLayers::taken_by of the step's graphs
-  std::string opaque = {};                      ///< GraphLayers::opaque of one of them
-  int64_t rerun_samples = 0;                    ///< samples of passes of the model that ran in backward alone
+  /// GraphLayers::taken_by of the step's graphs, and what of their uses did not fit the layers
+  std::map<size_t, std::string> taken_by = {};
+  std::string opaque = {};    ///< GraphLayers::opaque of one of them
+  int64_t rerun_samples = 0;  ///< samples of passes of the model that ran in backward alone
 
   /// A use of a layer, whose tensors outlive backward.
   struct Held {
@@ -94,6 +98,14 @@ struct StagedFactors {
   };
   std::map<std::pair<size_t, int64_t>, std::vector<Held>> held = {};  ///< by layer and micro-batch
   int64_t held_bytes = 0, held_peak_bytes = 0;
+
+ private:
+  /// True for a use of which there are statistics. Notes the others.
+  bool fits(const Captured& captured) {
+    if (layers[captured.layer].fits(captured)) return true;
+    taken_by[captured.layer] = captured.input.defined() ? "an operator of other sizes or groups" : "a nested tensor";
+    return false;
+  }
 };
 
 }  // namespace spillway::kfac

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/hash.h"
+#include "kfac/factors/own_operators.h"
 #include "kfac/preconditioner.h"
 
 namespace spillway::kfac {
@@ -135,7 +136,7 @@ std::string Preconditioner::blindness(size_t i) const {
 }
 
 std::vector<SkippedLayer> Preconditioner::unseen_layers() {
-  at::NoGradGuard no_grad;
+  const OwnOperators own;
   if (!updates_factors() || is_late(counters_.steps)) return {};
   take_reruns();
   if (!watched_) return {};

@@ -1,16 +1,17 @@
 #include "kfac/factors/capture.h"
 
 #include <ATen/SavedTensorHooks.h>
-#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/generated/Functions.h>
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <optional>
 #include <string_view>
 #include <unordered_set>
 #include <utility>
+
+#include "kfac/factors/own_operators.h"
+#include "kfac/factors/weight_use.h"
 
 namespace spillway::kfac {
 namespace {
@@ -59,7 +60,7 @@ class GradientTap final : public ag::FunctionPreHook {
   ag::variable_list operator()(const ag::variable_list& gradients) override {
     if (!gradients[0].defined()) return gradients;
     const at::Tensor input = input_->unpack();  // as the operator would: a checkpoint may run its part here
-    const at::NoGradGuard no_grad;
+    const OwnOperators own;
     show_(input, gradients[0]);
     return gradients;
   }
@@ -83,48 +84,6 @@ class PackAgain final : public ag::FunctionPostHook {
   std::shared_ptr<SavedInput> input_;
 };
 
-// True when `node` may stand between an operator and its weight without changing the layer that the weight belongs to.
-bool passes_a_weight_on(std::string_view node) {
-  constexpr std::array<std::string_view, 9> names{"TBackward0",      "TransposeBackward0",  "PermuteBackward0",
-                                                  "ViewBackward0",   "UnsafeViewBackward0", "ToCopyBackward0",
-                                                  "ExpandBackward0", "UnsqueezeBackward0",  "ReshapeAliasBackward0"};
-  return std::find(names.begin(), names.end(), node) != names.end();
-}
-
-/// True when a node on the way to a weight swaps its rows with its columns.
-bool transposes(const ag::Node& node) {
-  if (const auto* permute = dynamic_cast<const ag::generated::PermuteBackward0*>(&node)) {
-    const auto sides = std::ssize(permute->dims);
-    return sides > 1 && (permute->dims.back() + sides) % sides != sides - 1;
-  }
-  return dynamic_cast<const ag::generated::TBackward0*>(&node) ||
-         dynamic_cast<const ag::generated::TransposeBackward0*>(&node);
-}
-
-/// The weight that an operator was given. `transposed` is true when it was given the transpose.
-struct WeightUse {
-  const at::TensorImpl* weight = nullptr;
-  bool transposed = false;
-};
-
-const at::TensorImpl* leaf_of(const ag::Node* node) {
-  const auto* leaf = dynamic_cast<const ag::AccumulateGrad*>(node);
-  return leaf ? leaf->variable.unsafeGetTensorImpl() : nullptr;
-}
-
-WeightUse weight_behind(const ag::Edge& edge) {
-  constexpr int kMaxChain = 16;
-  WeightUse use;
-  ag::Node* node = edge.function.get();
-  for (int hop = 0; node && hop < kMaxChain; ++hop) {
-    if ((use.weight = leaf_of(node))) return use;
-    if (!passes_a_weight_on(node->name())) return {};
-    use.transposed ^= transposes(*node);
-    node = node->next_edge(0).function.get();
-  }
-  return {};
-}
-
 std::vector<int64_t> concrete(const std::vector<c10::SymInt>& symbolic) {
   std::vector<int64_t> values;
   for (const auto& value : symbolic) values.push_back(value.guard_int(__FILE__, __LINE__));
@@ -134,14 +93,20 @@ std::vector<int64_t> concrete(const std::vector<c10::SymInt>& symbolic) {
 /// Returns the geometry of a convolution. The kernel's sizes are those that the weight's edge tells, because unpacking
 /// the operator's own weight may run a checkpoint.
 std::shared_ptr<Geometry> geometry_of(const ag::generated::ConvolutionBackward0& node) {
-  const ag::Edge& edge = node.next_edge(1);
-  const auto symbolic = edge.function->input_metadata(edge.input_nr).shape_as_dim_vector();
-  const auto sizes = concrete({symbolic.begin(), symbolic.end()});
+  const auto sizes = output_sizes(node.next_edge(1));
   return std::make_shared<Geometry>(Geometry{{sizes.begin() + 2, sizes.end()},
                                              concrete(node.stride),
                                              concrete(node.padding),
                                              concrete(node.dilation),
                                              node.groups.guard_int(__FILE__, __LINE__)});
+}
+
+/// Returns a tensor of any leading dimensions as [rows, features], and a sparse one as a dense one. Returns an
+/// undefined tensor for a nested one, which has no such form.
+at::Tensor as_rows(const at::Tensor& tensor) {
+  if (tensor.is_nested() || tensor.layout() == at::kJagged) return {};
+  const at::Tensor dense = tensor.layout() == at::kStrided ? tensor : tensor.to_dense();
+  return dense.reshape({-1, dense.size(-1)});
 }
 
 /// An operator of the graph that uses a layer's weight.
@@ -153,38 +118,45 @@ struct Use {
 
   Captured captured(const at::Tensor& x, const at::Tensor& gradient) const {
     if (geometry) return {layer, x, gradient, geometry.get()};
-    return {layer, x.reshape({-1, x.size(-1)}), gradient.reshape({-1, gradient.size(-1)})};
+    return {layer, as_rows(x), as_rows(gradient)};
   }
 };
 
-// Returns the use of `node`, a convolution.
+// Returns the use of `node`, a convolution. One that is given the weight turned or in other sizes is none.
 std::optional<Use> use_of(ag::generated::ConvolutionBackward0& node, const WeightIndex& weights) {
-  const auto layer = weights.find(weight_behind(node.next_edge(1)).weight);
-  if (node.transposed || layer == weights.end()) return std::nullopt;
+  const WeightUse use = weight_behind(node.next_edge(1));
+  const auto layer = weights.find(use.weight);
+  if (node.transposed || layer == weights.end() || !use.is_in_order()) return std::nullopt;
   return Use{&node, layer->second, &node.input_, geometry_of(node)};
 }
 
-// Returns the use of `node`, y = x Wᵀ (+ b). x may have any leading dimensions, which are all rows of the statistics.
-// `transposed` is true when the operator is given Wᵀ. An operator that multiplies by W itself, as a tied decoder does,
-// is no use, because A and G swap their roles in it.
-std::optional<Use> use_of_product(ag::Node& node, ag::SavedVariable& input, uint32_t weight_edge, bool transposed,
-                                  const WeightIndex& weights) {
+// Returns the use of `node`, y = x Wᵀ (+ b), that is given W, or Wᵀ. x may have any leading dimensions, which are all
+// rows of the statistics. An operator that multiplies by the other one of them, as a tied decoder does, is no use,
+// because A and G swap their roles in it.
+std::optional<Use> use_of_product(ag::Node& node, ag::SavedVariable& input, uint32_t weight_edge,
+                                  bool (WeightUse::*has_form)() const, const WeightIndex& weights) {
   const WeightUse use = weight_behind(node.next_edge(weight_edge));
   const auto layer = weights.find(use.weight);
-  if (layer == weights.end() || use.transposed != transposed) return std::nullopt;
+  if (layer == weights.end() || !(use.*has_form)()) return std::nullopt;
   return Use{&node, layer->second, &input, nullptr};
 }
 
+/// True for α x Wᵀ + β b whose factors are 1. Others scale what the statistics would be made of.
+bool has_plain_factors(const ag::generated::AddmmBackward0& node) {
+  return node.alpha.equal(1) && (node.beta.equal(1) || !node.next_edge(0).is_valid());
+}
+
 std::optional<Use> use_of(ag::Node* node, const WeightIndex& weights) {
+  const auto transposed = &WeightUse::is_transposed_matrix;
   if (auto* conv = dynamic_cast<ag::generated::ConvolutionBackward0*>(node)) return use_of(*conv, weights);
   if (auto* addmm = dynamic_cast<ag::generated::AddmmBackward0*>(node))
-    return use_of_product(*addmm, addmm->mat1_, 2, /*transposed=*/true, weights);
+    return has_plain_factors(*addmm) ? use_of_product(*addmm, addmm->mat1_, 2, transposed, weights) : std::nullopt;
   if (auto* mm = dynamic_cast<ag::generated::MmBackward0*>(node))
-    return use_of_product(*mm, mm->self_, 1, /*transposed=*/true, weights);
+    return use_of_product(*mm, mm->self_, 1, transposed, weights);
   if (auto* bmm = dynamic_cast<ag::generated::BmmBackward0*>(node))
-    return use_of_product(*bmm, bmm->self_, 1, /*transposed=*/true, weights);
+    return use_of_product(*bmm, bmm->self_, 1, transposed, weights);
   if (auto* linear = dynamic_cast<ag::generated::LinearBackward0*>(node))
-    return use_of_product(*linear, linear->input_, 1, /*transposed=*/false, weights);
+    return use_of_product(*linear, linear->input_, 1, &WeightUse::is_in_order, weights);
   return std::nullopt;
 }
 
@@ -266,8 +238,7 @@ std::vector<int64_t> count_positions(const at::Tensor& loss, const WeightIndex& 
     const auto use = use_of(&node, weights);
     if (!use) return;
     // The gradient of an operator has the sizes of its output: [rows, out], or [batch, out, *spatial].
-    const auto symbolic = node.input_metadata(0).shape_as_dim_vector();
-    const auto sizes = concrete({symbolic.begin(), symbolic.end()});
+    const auto sizes = output_sizes({node.getptr(), 0});
     const int64_t out = use->geometry ? sizes[1] : sizes.back();
     positions[use->layer] += c10::multiply_integers(sizes) / out;
   });

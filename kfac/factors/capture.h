@@ -18,9 +18,10 @@ namespace spillway::kfac {
 /// The tensors that backward shows of one use of one layer. They are views of tensors that autograd holds anyway: read
 /// them inside the sink, keep none.
 struct Captured {
-  size_t layer = 0;     ///< index that WeightIndex gives for the weight
-  at::Tensor input;     ///< Linear: [rows, in]; convolution: [batch, in, *spatial] as the operator saw it
-  at::Tensor gradient;  ///< Linear: [rows, out]; convolution: [batch, out, *spatial]
+  size_t layer = 0;  ///< index that WeightIndex gives for the weight
+  /// Linear: [rows, in]; convolution: [batch, in, *spatial] as the operator saw it. Undefined where it is nested.
+  at::Tensor input;
+  at::Tensor gradient;                 ///< Linear: [rows, out]; convolution: [batch, out, *spatial]
   const Geometry* geometry = nullptr;  ///< the operator's own geometry; null for Linear
 };
 using Sink = std::function<void(const Captured&)>;
@@ -46,12 +47,13 @@ struct GraphLayers {
 
 /// Walks the graph behind `roots`, the tensors that backward begins at, and adds a pre-hook to each operator whose
 /// weight is in `weights`. These are convolutions, and matrix products with a Linear's transposed weight (any leading
-/// dimensions, with or without bias). Operands that were cast, transposed, expanded or reshaped are followed to their
-/// parameter. Padding that a module applies by itself (`same`, reflect, circular …) is in the input that is shown. A
-/// layer used n times is shown n times. `sink` runs under NoGradGuard on the thread that runs backward, before the
-/// operator's own backward. An input that hooks of saved tensors keep (checkpoints, offloading) is unpacked in that
-/// moment, once for `sink` and the operator together, because such hooks may give a tensor back once only. Cost: one
-/// visit per graph node; nothing is copied or unpacked. Throws c10::Error when a root has no graph.
+/// dimensions, with or without bias). Operands that were cast, transposed, expanded or viewed are followed to their
+/// parameter. Where the operator then has the weight in another form (kfac/factors/weight_use.h), it gets no hook.
+/// Padding that a module applies by itself (`same`, reflect, circular …) is in the input that is shown. A layer used n
+/// times is shown n times. `sink` runs under NoGradGuard on the thread that runs backward, before the operator's own
+/// backward. An input that hooks of saved tensors keep (checkpoints, offloading) is unpacked in that moment, once for
+/// `sink` and the operator together, because such hooks may give a tensor back once only. Cost: one visit per graph
+/// node; nothing is copied or unpacked. Throws c10::Error when a root has no graph.
 GraphLayers install_capture_hooks(at::TensorList roots, const WeightIndex& weights, const Sink& sink,
                                   const CaptureManner& manner = {});
 

@@ -86,7 +86,7 @@ std::vector<at::Tensor> LayerFactors::zeros() const {
 }
 
 bool LayerFactors::fits(const Captured& captured) const {
-  return captured.input.size(1) == shape_.in && captured.gradient.size(1) == shape_.out &&
+  return captured.input.defined() && captured.input.size(1) == shape_.in && captured.gradient.size(1) == shape_.out &&
          (captured.geometry ? captured.geometry->groups == shape_.groups : shape_.kind == LayerKind::linear);
 }
 
@@ -99,7 +99,6 @@ Lattice LayerFactors::lattice_of(const Captured& captured, size_t factor, uint64
 }
 
 void LayerFactors::stage(const Captured& captured, uint64_t seed) {
-  if (!fits(captured)) return;
   if (staged_.empty()) staged_ = zeros();
   const auto& [layer, input, gradient, geometry] = captured;
   const auto lattice = [&](size_t factor) { return lattice_of(captured, factor, seed); };

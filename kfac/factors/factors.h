@@ -80,8 +80,10 @@ class LayerFactors {
                FactorSamples samples = FactorSamples::exact());
 
   const LayerShape& shape() const { return shape_; }
-  /// Adds one use of the layer. The first use allocates the staged sums. Ignores a use whose sizes are not the layer's.
-  /// Where positions are sampled, `seed` draws the lattices.
+  /// True for a use of the layer's own sizes and groups.
+  bool fits(const Captured& captured) const;
+  /// Adds one use of the layer, which fits. The first use allocates the staged sums. Where positions are sampled,
+  /// `seed` draws the lattices.
   void stage(const Captured& captured, uint64_t seed = 0);
   const std::vector<at::Tensor>& staged() const { return staged_; }
   /// Returns the number of positions (of all samples and uses) that were staged.
@@ -101,7 +103,6 @@ class LayerFactors {
   double flops() const { return flops_; }
 
  private:
-  bool fits(const Captured& captured) const;
   Lattice lattice_of(const Captured& captured, size_t factor, uint64_t seed) const;
   std::vector<at::Tensor> zeros() const;
   double start(size_t factor) const;

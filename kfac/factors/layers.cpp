@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <regex>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "core/error.h"
 
@@ -48,6 +49,25 @@ Layer as_layer(const ForeignModule& module) {
   if (layer.bias.defined() && !layer.bias.requires_grad()) layer.bias = at::Tensor();
   layer.shape.bias = layer.bias.defined();
   return layer;
+}
+
+/// Returns the weights that have several biases, and the biases that several weights have. A column of ones stands for
+/// one bias of one weight, so these biases are left to the optimizer.
+std::unordered_set<const void*> shared_otherwise(const std::vector<ForeignModule>& modules) {
+  std::unordered_map<const void*, const void*> partner;
+  std::unordered_set<const void*> shared;
+  const auto pair_up = [&](const void* one, const void* other) {
+    if (partner.emplace(one, other).first->second != other) shared.insert(one);
+  };
+  for (const ForeignModule& module : modules) {
+    if (!module.kind) continue;
+    const Layer layer = as_layer(module);
+    const void* const weight = layer.weight.unsafeGetTensorImpl();
+    const void* const bias = layer.bias.defined() ? layer.bias.unsafeGetTensorImpl() : nullptr;
+    pair_up(weight, bias);
+    if (bias) pair_up(bias, weight);
+  }
+  return shared;
 }
 
 bool is_long(const LayerShape& shape, const KfacOptions& options) {
@@ -106,31 +126,26 @@ at::TensorOptions state_options(const at::Tensor& weight) {
 
 FoundLayers find_layers(const std::vector<ForeignModule>& modules, const KfacOptions& options) {
   FoundLayers found;
-  std::unordered_map<const void*, size_t> seen;  // by weight
+  const std::unordered_set<const void*> shared = shared_otherwise(modules);
+  std::unordered_set<const void*> seen;  // weights
   for (const ForeignModule& module : modules) {
     if (!module.kind) {
       found.left_alone.push_back({module.name, module.type + " is not supported"});
       continue;
     }
     Layer layer = as_layer(module);
+    if (shared.contains(layer.bias.unsafeGetTensorImpl()) || shared.contains(layer.weight.unsafeGetTensorImpl())) {
+      layer.bias = at::Tensor();
+      layer.shape.bias = false;
+    }
     layer.shape.inverse = {options.method, options.precompute_outer, options.rank_in_use()};
     layer.shape.storage = options.storage;
-    Layer same = layer;
     layer.shape = in_form(std::move(layer.shape), options);
     if (auto reason = reason_against(layer, options); !reason.empty()) {
       found.left_alone.push_back({module.name, std::move(reason)});
       continue;
     }
-    const auto [known, is_new] = seen.emplace(layer.weight.unsafeGetTensorImpl(), found.layers.size());
-    if (is_new) {
-      found.layers.push_back(std::move(layer));
-    } else if (Layer& first = found.layers[known->second]; !first.bias.is_same(layer.bias)) {
-      // A column of ones would stand for both biases at once, so both are left to the optimizer.
-      same.shape.name = first.shape.name;
-      same.shape.bias = false;
-      first.shape = in_form(std::move(same.shape), options);
-      first.bias = at::Tensor();
-    }
+    if (seen.insert(layer.weight.unsafeGetTensorImpl()).second) found.layers.push_back(std::move(layer));
   }
   apply(options.layer_curvature, found.layers);
   return found;

@@ -94,7 +94,9 @@ class KFAC:
             optimizer.step()
 
     It sees forward passes of `model` in training mode by itself, and layers that checkpoints and custom functions run
-    again in backward. Layers with other kinds of parameters are left to the optimizer (`left_alone`). The first step()
+    again in backward. The samples are dimension 0 of the first tensor among the arguments. Where they are not, as in
+    [T, B, …] and in a single image [C, H, W], call the model within no_watch(), and then watch(). Layers with other
+    kinds of parameters are left to the optimizer (`left_alone`), and so is a bias of several layers. The first step()
     warns of layers that it has seen nothing of. Copies of the model, and what torch.save writes of it, have nothing to
     do with the KFAC. Under a Session, its state is paged like every other tensor. Source: Martens and Grosse 2015;
     Grosse and Martens 2016 for convolutions.
@@ -153,6 +155,8 @@ class KFAC:
             raise TypeError(
                 f"optimizer is {type(optimizer).__name__}; allowed are a torch.optim.Optimizer and a number"
             )
+        if torch.is_inference_mode_enabled():
+            raise RuntimeError("KFAC is made in torch.inference_mode(), whose tensors no later step can update")
         lr = _lr_of(optimizer) if isinstance(optimizer, torch.optim.Optimizer) else float(optimizer)
         modules = {
             name: module
@@ -330,7 +334,7 @@ class _ForwardHook:
         inputs = [tensor for tensor in tensors_of((args, kwargs)) if tensor.dim()]
         if roots and inputs:
             watch = kfac._kfac.watch_rerun if in_backward() else kfac._kfac.watch
-            watch(roots, inputs[0].shape[0])
+            watch(roots, inputs[0].size(0))
 
 
 def _lr_of(optimizer: torch.optim.Optimizer) -> float:
