@@ -18,13 +18,17 @@ std::string describe(const Call& call) {
                                      "reduce",
                                      "gather",
                                      "duplicate",
-                                     "group"};
+                                     "group",
+                                     "gather",
+                                     "scatter",
+                                     "all_to_all"};
   const auto index = static_cast<size_t>(call.operation);
-  std::string text = str(index < kNames.size() ? kNames[index] : "an unknown operation", " of ", call.count);
+  std::string text = str(index < kNames.size() ? kNames[index] : "an unknown operation", " of");
+  if (call.count >= 0) text += str(" ", call.count);
   // The calls of other ranks came over a wire, so the text may lack its end.
   const std::string_view detail(call.detail.data(), strnlen(call.detail.data(), call.detail.size()));
   if (!detail.empty()) text += str(" ", detail);
-  if (call.root >= 0) text += str(" from rank ", call.root);
+  if (call.root >= 0) text += str(call.operation == Operation::gather_to_root ? " to" : " from", " rank ", call.root);
   if (call.sequence >= 0) text += str(", number ", call.sequence);
   return text + str(", signature ", call.signature);
 }

@@ -24,14 +24,17 @@ enum class Operation : int32_t {
   reduce,
   gather,
   duplicate,
-  group
+  group,
+  gather_to_root,
+  scatter,
+  all_to_all
 };
 
 /// The call that a rank is about to make, as compared with its peers' calls.
 struct Call {
   Operation operation = Operation::barrier;
-  int32_t root = -1;       ///< a broadcast's root; -1: none
-  int64_t count = 0;       ///< elements, or bytes where there is no element type
+  int32_t root = -1;       ///< the rank that all data comes from or goes to; -1: none
+  int64_t count = 0;       ///< elements, or bytes where there is no element type; -1: may differ from rank to rank
   uint64_t signature = 0;  ///< anything else that must agree, hashed: types, shapes, members, the plan
   int64_t sequence = -1;   ///< number among the collectives over all ranks; -1: among some ranks only
   /// The part of the call that people read in messages: `float32 by direct x ring`. The signature stands for any text

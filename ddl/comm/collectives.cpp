@@ -65,7 +65,11 @@ void broadcast(Communicator& comm, std::span<std::byte> bytes, int root, std::sp
   const int place = position_of(members, comm.rank());
   if (place < 0) return;
   for (const int member : members) signature = hash_in(signature, member);
-  agree(comm, {Operation::broadcast, root, std::ssize(bytes), signature}, members, place);
+  const Call call{Operation::broadcast, root, std::ssize(bytes), signature};
+  if (std::ssize(members) == comm.size())
+    agree(comm, call);
+  else
+    agree(comm, call, members, place);
   int stage = 0;
   for (size_t done = 0; done < bytes.size(); done += kPieceBytes) {
     const auto piece = bytes.subspan(done, std::min(kPieceBytes, bytes.size() - done));

@@ -10,11 +10,14 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <exception>
 #include <numeric>
 #include <span>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
+#include "core/hash.h"
+#include "ddl/comm/agreement.h"
 #include "ddl/comm/communicator.h"
 #include "ddl/comm/transport.h"
 #include "ddl/process_group/host_buffers.h"
@@ -49,10 +52,22 @@ class Reducible {
   at::Tensor stand_in_;
 };
 
-/// Throws for a reduction that needs an order where the type has none.
-void check_ordered(const at::Tensor& tensor, Reduction reduction) {
+/// Makes checks of this rank's arguments. A call that they refuse counts as made.
+template <class Checks>
+void checked(const Comm& comm, const Checks& checks) {
+  try {
+    checks();
+  } catch (const std::exception&) {
+    (void)comm->communicator->next_sequence();
+    throw;
+  }
+}
+
+/// Throws for a type that is not reduced, and for a reduction that needs an order where the type has none.
+void check_reducible(const at::Tensor& tensor, Reduction reduction, const char* operation) {
   TORCH_CHECK(!tensor.is_complex() || reduction == Reduction::sum || reduction == Reduction::average,
               "[ddl] complex numbers have no ", name_of(reduction), "; allowed: sum, average");
+  if (!tensor.is_complex() && !is_small_integer(tensor.scalar_type())) element_of(tensor, operation);
 }
 
 /// Throws unless all tensors have the type of the first.
@@ -62,10 +77,22 @@ void check_types(const at::Tensor& first, const std::vector<at::Tensor>& others,
                 " and ", other.scalar_type(), "; allowed: one type");
 }
 
-/// Sends `to[r]` to each rank r, receives `from[r]` from it, and waits for all. Undefined tensors stand for none. What
-/// stays on this rank is copied. All memory is made before the first message.
+/// Throws unless what stays on this rank fits.
+void check_own(const at::Tensor& output, const at::Tensor& input, const char* operation) {
+  TORCH_CHECK(output.numel() == input.numel(), "[ddl] ", operation, ": this rank's output has ", output.numel(),
+              " elements, and its input ", input.numel());
+}
+
+/// Returns what all ranks of an exchange know alike. Sizes are no part of it: they may differ from pair to pair.
+Call exchange_of(at::ScalarType type, Operation operation, int root = -1) {
+  const Call call{operation, root, -1, hash_in(kHashSeed, type)};
+  return call.with_detail({c10::toString(type)});
+}
+
+/// Sends `to[r]` to each rank r, receives `from[r]` from it, and waits for all, when all ranks have agreed on the call.
+/// Undefined tensors stand for none. What stays on this rank is copied. All memory is made before the first message.
 void send_and_receive(const std::vector<at::Tensor>& to, const std::vector<at::Tensor>& from, Communicator& comm,
-                      std::string_view collective) {
+                      const Call& call, std::string_view collective) {
   const int rank = comm.rank(), size = comm.size();
   std::vector<at::Tensor> buffers(size), kept(size);
   for (int r = 0; r < size; ++r) {
@@ -74,6 +101,7 @@ void send_and_receive(const std::vector<at::Tensor>& to, const std::vector<at::T
     if (to[r].defined()) kept[r] = on_host(to[r]);
   }
   if (from[rank].defined() && to[rank].defined()) from[rank].copy_(to[rank].reshape(from[rank].sizes()));
+  agree(comm, call);
   std::vector<Request> requests;
   requests.reserve(2 * static_cast<size_t>(size));
   for (int step = 1; step < size; ++step) {
@@ -150,18 +178,19 @@ Reduction reduction_of_c10d(int op) {
 
 void reduce_on_all(const std::vector<at::Tensor>& tensors, const Comm& comm, Reduction reduction) {
   const at::NoGradGuard no_grad;
-  for (const at::Tensor& tensor : tensors) check_ordered(tensor, reduction);
+  checked(comm, [&] {  // before the first of them is sent
+    for (const at::Tensor& tensor : tensors) check_reducible(tensor, reduction, "all_reduce");
+  });
   std::vector<Reducible> all(tensors.begin(), tensors.end());
   std::vector<at::Tensor> reduced;
   for (const Reducible& one : all) reduced.push_back(one.tensor());
-  for (const at::Tensor& one : reduced) element_of(one, "all_reduce");  // before the first of them is sent
   allreduce_(reduced, comm, reduction);
   for (const Reducible& one : all) one.give_back();
 }
 
 void reduce_on_root(const at::Tensor& tensor, const Comm& comm, int root, Reduction reduction) {
   const at::NoGradGuard no_grad;
-  check_ordered(tensor, reduction);
+  checked(comm, [&] { check_reducible(tensor, reduction, "reduce"); });
   const Reducible one(tensor);
   reduce_(one.tensor(), comm, {one.tensor().numel()}, {root}, reduction);
   if (rank_of(comm) == root) one.give_back();
@@ -180,9 +209,11 @@ void broadcast_from(const std::vector<at::Tensor>& tensors, const Comm& comm, in
 
 void gather_on_all(const at::Tensor& output, const at::Tensor& input, const Comm& comm) {
   const at::NoGradGuard no_grad;
-  TORCH_CHECK(output.numel() == input.numel() * size_of(comm) && output.scalar_type() == input.scalar_type(),
-              "[ddl] all_gather: an output of ", output.numel(), " ", output.scalar_type(), " for inputs of ",
-              input.numel(), " ", input.scalar_type(), " from ", size_of(comm), " ranks");
+  checked(comm, [&] {
+    TORCH_CHECK(output.numel() == input.numel() * size_of(comm) && output.scalar_type() == input.scalar_type(),
+                "[ddl] all_gather: an output of ", output.numel(), " ", output.scalar_type(), " for inputs of ",
+                input.numel(), " ", input.scalar_type(), " from ", size_of(comm), " ranks");
+  });
   const at::Tensor buffer = host_buffer(output);
   if (input.numel() > 0) parts_of(buffer, size_of(comm))[rank_of(comm)].copy_(input.reshape(-1));
   gather_blocks(buffer, comm);
@@ -191,11 +222,12 @@ void gather_on_all(const at::Tensor& output, const at::Tensor& input, const Comm
 
 void gather_on_all(const std::vector<at::Tensor>& outputs, const at::Tensor& input, const Comm& comm) {
   const at::NoGradGuard no_grad;
-  check_count(outputs, comm, "all_gather");
-  check_types(input, outputs, "all_gather");
+  checked(comm, [&] {
+    check_count(outputs, comm, "all_gather");
+    check_types(input, outputs, "all_gather");
+    check_own(outputs[rank_of(comm)], input, "all_gather");
+  });
   const at::Tensor& own = outputs[rank_of(comm)];
-  TORCH_CHECK(own.numel() == input.numel(), "[ddl] all_gather: this rank's output has ", own.numel(),
-              " elements, and its input ", input.numel());
   const bool even = std::all_of(outputs.begin(), outputs.end(),
                                 [&](const at::Tensor& output) { return output.numel() == input.numel(); });
   if (!even) {
@@ -212,10 +244,12 @@ void gather_on_all(const std::vector<at::Tensor>& outputs, const at::Tensor& inp
 
 void reduce_parts(const at::Tensor& output, const at::Tensor& input, const Comm& comm, Reduction reduction) {
   const at::NoGradGuard no_grad;
-  TORCH_CHECK(input.numel() == output.numel() * size_of(comm), "[ddl] reduce_scatter: an input of ", input.numel(),
-              " elements for outputs of ", output.numel(), " on ", size_of(comm), " ranks");
-  check_types(output, {input}, "reduce_scatter");
-  check_ordered(input, reduction);
+  checked(comm, [&] {
+    TORCH_CHECK(input.numel() == output.numel() * size_of(comm), "[ddl] reduce_scatter: an input of ", input.numel(),
+                " elements for outputs of ", output.numel(), " on ", size_of(comm), " ranks");
+    check_types(output, {input}, "reduce_scatter");
+    check_reducible(input, reduction, "reduce_scatter");
+  });
   if (output.numel() == 0) return;
   const at::Tensor copy = at::empty_like(input, at::MemoryFormat::Contiguous).copy_(input);
   const Reducible vector(copy);
@@ -230,45 +264,61 @@ void reduce_parts(const at::Tensor& output, const at::Tensor& input, const Comm&
 void reduce_parts(const at::Tensor& output, const std::vector<at::Tensor>& inputs, const Comm& comm,
                   Reduction reduction) {
   const at::NoGradGuard no_grad;
-  check_count(inputs, comm, "reduce_scatter");
+  checked(comm, [&] {
+    check_count(inputs, comm, "reduce_scatter");
+    check_types(output, inputs, "reduce_scatter");
+    for (const at::Tensor& input : inputs)
+      TORCH_CHECK(input.numel() == output.numel(), "[ddl] reduce_scatter: an input of ", input.numel(),
+                  " elements for outputs of ", output.numel());
+  });
   std::vector<at::Tensor> flat;
-  for (const at::Tensor& input : inputs) {
-    TORCH_CHECK(input.numel() == output.numel(), "[ddl] reduce_scatter: an input of ", input.numel(),
-                " elements for outputs of ", output.numel());
-    flat.push_back(input.reshape(-1));
-  }
+  for (const at::Tensor& input : inputs) flat.push_back(input.reshape(-1));
   reduce_parts(output, at::cat(flat), comm, reduction);
 }
 
 void gather_on_root(const std::vector<at::Tensor>& outputs, const at::Tensor& input, const Comm& comm, int root) {
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> to(size_of(comm)), none(size_of(comm));
+  std::vector<at::Tensor> to(size_of(comm)), from(size_of(comm));
   to[root] = input;
   if (rank_of(comm) == root) {
-    check_count(outputs, comm, "gather");
-    check_types(input, outputs, "gather");
+    checked(comm, [&] {
+      check_count(outputs, comm, "gather");
+      check_types(input, outputs, "gather");
+      check_own(outputs[root], input, "gather");
+    });
+    from = outputs;
   }
-  send_and_receive(to, rank_of(comm) == root ? outputs : none, *comm->communicator, "gather");
+  const Call call = exchange_of(input.scalar_type(), Operation::gather_to_root, root);
+  send_and_receive(to, from, *comm->communicator, call, "gather");
 }
 
 void scatter_from(const at::Tensor& output, const std::vector<at::Tensor>& inputs, const Comm& comm, int root) {
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> from(size_of(comm)), none(size_of(comm));
+  std::vector<at::Tensor> to(size_of(comm)), from(size_of(comm));
   from[root] = output;
   if (rank_of(comm) == root) {
-    check_count(inputs, comm, "scatter");
-    check_types(output, inputs, "scatter");
+    checked(comm, [&] {
+      check_count(inputs, comm, "scatter");
+      check_types(output, inputs, "scatter");
+      check_own(output, inputs[root], "scatter");
+    });
+    to = inputs;
   }
-  send_and_receive(rank_of(comm) == root ? inputs : none, from, *comm->communicator, "scatter");
+  const Call call = exchange_of(output.scalar_type(), Operation::scatter, root);
+  send_and_receive(to, from, *comm->communicator, call, "scatter");
 }
 
 void exchange(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs, const Comm& comm) {
   const at::NoGradGuard no_grad;
-  check_count(outputs, comm, "all_to_all");
-  check_count(inputs, comm, "all_to_all");
-  check_types(outputs[0], outputs, "all_to_all");
-  check_types(outputs[0], inputs, "all_to_all");
-  send_and_receive(inputs, outputs, *comm->communicator, "all_to_all");
+  checked(comm, [&] {
+    check_count(outputs, comm, "all_to_all");
+    check_count(inputs, comm, "all_to_all");
+    check_types(outputs[0], outputs, "all_to_all");
+    check_types(outputs[0], inputs, "all_to_all");
+    check_own(outputs[rank_of(comm)], inputs[rank_of(comm)], "all_to_all");
+  });
+  const Call call = exchange_of(outputs[0].scalar_type(), Operation::all_to_all);
+  send_and_receive(inputs, outputs, *comm->communicator, call, "all_to_all");
 }
 
 }  // namespace spillway::ddl

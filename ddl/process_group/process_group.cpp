@@ -121,11 +121,23 @@ std::vector<std::shared_ptr<void>> ProcessGroup::hold(const Tensors& tensors, bo
   return held;
 }
 
-WorkHandle ProcessGroup::submit(c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs, Job job) {
+template <class Check>
+auto ProcessGroup::checked(const Check& check) {
   require_own_process();
-  refuse_sparse(inputs, title);
-  refuse_sparse(outputs, title);
-  refuse_overlap(outputs);
+  try {
+    return check();
+  } catch (const std::exception&) {
+    (void)queue_->submit([](Communicator& comm) { (void)comm.next_sequence(); });
+    throw;
+  }
+}
+
+WorkHandle ProcessGroup::submit(c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs, Job job) {
+  checked([&] {
+    refuse_sparse(inputs, title);
+    refuse_sparse(outputs, title);
+    refuse_overlap(outputs);
+  });
   ++sequence_;
   const bool blocks = must_block();
   const bool runs_here = blocks || any_on_gpu(inputs) || any_on_gpu(outputs);
@@ -184,7 +196,7 @@ WorkHandle ProcessGroup::broadcast(Tensors& tensors, const c10d::BroadcastOption
 }
 
 WorkHandle ProcessGroup::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
-  const Reduction reduction = reduction_of_c10d(options.reduceOp);
+  const Reduction reduction = checked([&] { return reduction_of_c10d(options.reduceOp); });
   return submit(c10d::OpType::ALLREDUCE, "spillway:all_reduce", tensors, tensors,
                 [tensors, reduction](const Comm& comm) { reduce_on_all(tensors, comm, reduction); });
 }
@@ -194,7 +206,7 @@ WorkHandle ProcessGroup::allreduce_coalesced(Tensors& tensors, const c10d::Allre
 }
 
 WorkHandle ProcessGroup::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
-  const Reduction reduction = reduction_of_c10d(options.reduceOp);
+  const Reduction reduction = checked([&] { return reduction_of_c10d(options.reduceOp); });
   const int root = checked_root(options.rootRank, getSize(), "reduce");
   return submit(c10d::OpType::REDUCE, "spillway:reduce", tensors, tensors,
                 [tensors, root, reduction](const Comm& comm) {
@@ -242,7 +254,7 @@ WorkHandle ProcessGroup::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
 
 WorkHandle ProcessGroup::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                         const c10d::ReduceScatterOptions& options) {
-  const Reduction reduction = reduction_of_c10d(options.reduceOp);
+  const Reduction reduction = checked([&] { return reduction_of_c10d(options.reduceOp); });
   const at::Tensor output = only(outputs, "reduce_scatter");
   const Tensors all = only(inputs, "reduce_scatter");
   return submit(c10d::OpType::REDUCE_SCATTER, "spillway:reduce_scatter", all, outputs,
@@ -251,7 +263,7 @@ WorkHandle ProcessGroup::reduce_scatter(Tensors& outputs, std::vector<Tensors>& 
 
 WorkHandle ProcessGroup::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                               const c10d::ReduceScatterOptions& options) {
-  const Reduction reduction = reduction_of_c10d(options.reduceOp);
+  const Reduction reduction = checked([&] { return reduction_of_c10d(options.reduceOp); });
   return submit(c10d::OpType::_REDUCE_SCATTER_BASE, "spillway:reduce_scatter_tensor", {input}, {output},
                 [output, input, reduction](const Comm& comm) { reduce_parts(output, input, comm, reduction); });
 }
@@ -260,7 +272,7 @@ WorkHandle ProcessGroup::reduce_scatter_tensor_coalesced(Tensors& outputs, Tenso
                                                          const c10d::ReduceScatterOptions& options) {
   TORCH_CHECK(outputs.size() == inputs.size(), "[ddl] reduce_scatter: ", outputs.size(), " outputs, ", inputs.size(),
               " inputs");
-  const Reduction reduction = reduction_of_c10d(options.reduceOp);
+  const Reduction reduction = checked([&] { return reduction_of_c10d(options.reduceOp); });
   return submit(c10d::OpType::COALESCED, "spillway:reduce_scatter_tensor", inputs, outputs,
                 [outputs, inputs, reduction](const Comm& comm) {
                   for (size_t i = 0; i < outputs.size(); ++i) reduce_parts(outputs[i], inputs[i], comm, reduction);
@@ -269,9 +281,10 @@ WorkHandle ProcessGroup::reduce_scatter_tensor_coalesced(Tensors& outputs, Tenso
 
 WorkHandle ProcessGroup::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_sizes,
                                        std::vector<int64_t>& input_sizes, const c10d::AllToAllOptions&) {
-  const Tensors to = cut(input, input_sizes, getSize()), from = cut(output, output_sizes, getSize());
+  const auto [to, from] =
+      checked([&] { return std::pair(cut(input, input_sizes, getSize()), cut(output, output_sizes, getSize())); });
   return submit(c10d::OpType::ALLTOALL_BASE, "spillway:all_to_all_single", {input}, {output},
-                [to, from](const Comm& comm) { exchange(from, to, comm); });
+                [to = to, from = from](const Comm& comm) { exchange(from, to, comm); });
 }
 
 WorkHandle ProcessGroup::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions&) {

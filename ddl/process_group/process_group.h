@@ -43,9 +43,10 @@ struct ProcessGroupOptions {
 /// Tensors of the CPU and of GPUs; those of a GPU are reduced in the order of its current stream, and the host waits
 /// for that. What Spillway lacks is refused by torch's own error, which names the collective: sparse tensors, recv from
 /// any rank, reductions other than SUM, AVG, MIN and MAX.
-/// A call that this rank cannot begin, because it has no memory for it or its tensors do not suit, throws that error at
-/// the call, from wait() or from the future; the group lives on, and the other ranks wait until this one makes the call
-/// after all. An operation that fails later ends the group on all ranks: all others throw CommError.
+/// A call that this rank cannot begin throws at the call, from wait() or from the future, and the group lives on. When
+/// memory was missing, the other ranks wait until this one makes the call after all. A call whose arguments do not suit
+/// counts as made: where other ranks have begun it, this rank's next collective ends the group with a CommError on all
+/// ranks. An operation that fails later ends the group on all ranks: all others throw CommError.
 /// Operations' own timeouts are not looked at; the communicator's deadline counts, for messages from wait() on. A child
 /// of fork() cannot use the group. Used by one thread at a time.
 class ProcessGroup final : public c10d::Backend {
@@ -120,6 +121,9 @@ class ProcessGroup final : public c10d::Backend {
   using Job = std::function<void(const Comm&)>;
   c10::intrusive_ptr<c10d::Work> submit(c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs,
                                         std::vector<at::Tensor> outputs, Job job);
+  /// Returns what a check of arguments returns. A call that it refuses counts as made (blocking_collectives.h).
+  template <class Check>
+  auto checked(const Check& check);
   /// Runs a job, and completes its work.
   void run(const Job& job, CollectiveWork& work);
   /// Completes a work with the translated error, or with none.
