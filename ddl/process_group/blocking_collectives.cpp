@@ -156,6 +156,27 @@ void check_count(const std::vector<at::Tensor>& tensors, const Comm& comm, const
               size_of(comm), " ranks");
 }
 
+/// Fills `output` with the reduction of this rank's part of `vector`, in which part r has sizes[r] elements. The parts
+/// lie one behind another. Overwrites the vector, which is contiguous.
+void reduce_own_part(const at::Tensor& output, const at::Tensor& vector, const std::vector<int64_t>& sizes,
+                     const Comm& comm, Reduction reduction) {
+  if (vector.numel() == 0) return;
+  const Reducible all(vector);
+  std::vector<int64_t> ends(sizes.size()), owners(sizes.size());
+  std::partial_sum(sizes.begin(), sizes.end(), ends.begin());
+  const int64_t begin = ends[rank_of(comm)] - output.numel();
+  if (std::equal(sizes.begin() + 1, sizes.end(), sizes.begin())) {
+    reduce_scatter_(all.tensor(), comm, reduction);
+  } else {
+    // A complex number is two of those that are reduced.
+    for (int64_t& end : ends) end *= all.tensor().numel() / vector.numel();
+    std::iota(owners.begin(), owners.end(), 0);
+    reduce_(all.tensor(), comm, ends, owners, reduction);
+  }
+  all.give_back();
+  output.copy_(vector.view(-1).narrow(0, begin, output.numel()).view(output.sizes()));
+}
+
 }  // namespace
 
 Reduction reduction_of_c10d(int op) {
@@ -250,15 +271,8 @@ void reduce_parts(const at::Tensor& output, const at::Tensor& input, const Comm&
     check_types(output, {input}, "reduce_scatter");
     check_reducible(input, reduction, "reduce_scatter");
   });
-  if (output.numel() == 0) return;
-  const at::Tensor copy = at::empty_like(input, at::MemoryFormat::Contiguous).copy_(input);
-  const Reducible vector(copy);
-  reduce_scatter_(vector.tensor(), comm, reduction);
-  const at::Tensor own = vector.tensor().view(-1).chunk(size_of(comm))[rank_of(comm)];
-  if (output.is_complex())
-    at::view_as_real(output).copy_(own.view(at::view_as_real(output).sizes()));
-  else
-    output.copy_(own.view(output.sizes()));
+  const at::Tensor vector = at::empty_like(input, at::MemoryFormat::Contiguous).copy_(input);
+  reduce_own_part(output, vector, std::vector<int64_t>(size_of(comm), output.numel()), comm, reduction);
 }
 
 void reduce_parts(const at::Tensor& output, const std::vector<at::Tensor>& inputs, const Comm& comm,
@@ -267,13 +281,16 @@ void reduce_parts(const at::Tensor& output, const std::vector<at::Tensor>& input
   checked(comm, [&] {
     check_count(inputs, comm, "reduce_scatter");
     check_types(output, inputs, "reduce_scatter");
-    for (const at::Tensor& input : inputs)
-      TORCH_CHECK(input.numel() == output.numel(), "[ddl] reduce_scatter: an input of ", input.numel(),
-                  " elements for outputs of ", output.numel());
+    check_own(output, inputs[rank_of(comm)], "reduce_scatter");
+    check_reducible(output, reduction, "reduce_scatter");
   });
   std::vector<at::Tensor> flat;
-  for (const at::Tensor& input : inputs) flat.push_back(input.reshape(-1));
-  reduce_parts(output, at::cat(flat), comm, reduction);
+  std::vector<int64_t> sizes;
+  for (const at::Tensor& input : inputs) {
+    flat.push_back(input.reshape(-1));
+    sizes.push_back(input.numel());
+  }
+  reduce_own_part(output, at::cat(flat), sizes, comm, reduction);
 }
 
 void gather_on_root(const std::vector<at::Tensor>& outputs, const at::Tensor& input, const Comm& comm, int root) {

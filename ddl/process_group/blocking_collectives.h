@@ -31,7 +31,7 @@ void broadcast_from(const std::vector<at::Tensor>& tensors, const Comm& comm, in
 void gather_on_all(const std::vector<at::Tensor>& outputs, const at::Tensor& input, const Comm& comm);
 /// Fills `output` with all ranks' inputs, one behind another.
 void gather_on_all(const at::Tensor& output, const at::Tensor& input, const Comm& comm);
-/// Fills `output` with the reduction of all ranks' `inputs[rank()]`.
+/// Fills `output` with the reduction of all ranks' `inputs[rank()]`. Inputs may differ in size from rank to rank.
 void reduce_parts(const at::Tensor& output, const std::vector<at::Tensor>& inputs, const Comm& comm,
                   Reduction reduction);
 /// Fills `output` with the reduction of all ranks' parts rank() of `input`, where parts lie one behind another.

@@ -244,6 +244,21 @@ def offsets_and_strides(rank, size, folder):
     dist.destroy_process_group()
 
 
+def uneven_parts(rank, size, folder):
+    """Parts of a reduce_scatter may differ in size, and may be empty, as with gloo and NCCL."""
+    start("spillway", rank, size, folder)
+    for sizes in ([1, 2, 3], [4, 0, 1000], [0, 0, 5], [200_000, 3, 100_000]):
+        for dtype in (torch.float32, torch.int8, torch.complex64):
+            parts = [[torch.full((n,), r + part, dtype=dtype) for part, n in enumerate(sizes)] for r in range(size)]
+            output = torch.zeros(sizes[rank], dtype=dtype)
+            dist.reduce_scatter(output, parts[rank])
+            expect(output, sum(those[rank] for those in parts))
+    column = torch.zeros(4, 2)[:, 0]
+    dist.reduce_scatter(column if rank == 1 else torch.zeros(rank, 2), [torch.ones(n) for n in (0, 4, 4)])
+    assert rank != 1 or (column == size).all(), column
+    dist.destroy_process_group()
+
+
 class CollectivesTest(unittest.TestCase):
     def test_every_collective_equals_gloos(self):
         run_ranks(every_collective, 3)
@@ -259,6 +274,9 @@ class CollectivesTest(unittest.TestCase):
 
     def test_addresses_and_strides_that_mean_nothing_do_not_count(self):
         run_ranks(offsets_and_strides, 3)
+
+    def test_parts_of_a_reduce_scatter_may_differ_in_size(self):
+        run_ranks(uneven_parts, 3)
 
     def test_levels_may_be_declared(self):
         run_ranks(declared_levels, 4)
