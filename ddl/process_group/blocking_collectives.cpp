@@ -1,5 +1,6 @@
 #include "ddl/process_group/blocking_collectives.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -15,6 +16,7 @@
 #include <span>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/Types.hpp>
+#include <utility>
 
 #include "core/hash.h"
 #include "ddl/comm/agreement.h"
@@ -89,6 +91,23 @@ Call exchange_of(at::ScalarType type, Operation operation, int root = -1) {
   return call.with_detail({c10::toString(type)});
 }
 
+/// Returns the addresses of a tensor's memory, with what lies between the elements of a strided one.
+std::pair<uintptr_t, uintptr_t> addresses_of(const at::Tensor& tensor) {
+  const auto begin = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
+  return {begin, begin + at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.element_size())};
+}
+
+/// Returns the tensor, or a copy where one of the outputs uses its memory, because outputs are filled while it is read.
+at::Tensor apart_from(const std::vector<at::Tensor>& outputs, const at::Tensor& input) {
+  const auto [begin, end] = addresses_of(input);
+  for (const at::Tensor& output : outputs) {
+    if (!output.defined()) continue;
+    const auto [from, to] = addresses_of(output);
+    if (begin < to && from < end) return input.clone();
+  }
+  return input;
+}
+
 /// Sends `to[r]` to each rank r, receives `from[r]` from it, and waits for all, when all ranks have agreed on the call.
 /// Undefined tensors stand for none. What stays on this rank is copied. All memory is made before the first message.
 void send_and_receive(const std::vector<at::Tensor>& to, const std::vector<at::Tensor>& from, Communicator& comm,
@@ -98,9 +117,10 @@ void send_and_receive(const std::vector<at::Tensor>& to, const std::vector<at::T
   for (int r = 0; r < size; ++r) {
     if (r == rank) continue;
     if (from[r].defined()) buffers[r] = host_buffer(from[r]);
-    if (to[r].defined()) kept[r] = on_host(to[r]);
+    if (to[r].defined()) kept[r] = apart_from(from, on_host(to[r]));
   }
-  if (from[rank].defined() && to[rank].defined()) from[rank].copy_(to[rank].reshape(from[rank].sizes()));
+  if (from[rank].defined() && to[rank].defined())
+    from[rank].copy_(apart_from(from, to[rank].reshape(from[rank].sizes())));
   agree(comm, call);
   std::vector<Request> requests;
   requests.reserve(2 * static_cast<size_t>(size));

@@ -11,7 +11,8 @@
 namespace spillway::ddl {
 
 // All ranks call the same function with tensors of the same types and sizes. Tensors may have any strides; those that
-// do not fill their memory, or are on a GPU where the transport needs the host, go through a copy. All throw CommError.
+// do not fill their memory, or are on a GPU where the transport needs the host, go through a copy. Outputs may be
+// inputs; other overlaps of the two are refused where all ranks' inputs are gathered on all. All throw CommError.
 // Tensors that do not suit, and memory that cannot be had, are refused by another error before the first message. A
 // call with tensors that do not suit counts as made (Communicator::next_sequence()). So when this rank goes on, its
 // next call is not taken for the one that other ranks have begun, and all throw CommError.

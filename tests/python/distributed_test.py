@@ -259,6 +259,41 @@ def uneven_parts(rank, size, folder):
     dist.destroy_process_group()
 
 
+def outputs_that_are_inputs(rank, size, folder):
+    """What is sent is what the inputs were before the call, also where outputs share their memory."""
+    start("spillway", rank, size, folder)
+    rows = torch.arange(2.0 * size).view(size, 2)
+    buffer = rows.clone()
+    output = buffer[1] if rank == 0 else torch.zeros(2)
+    dist.scatter(output, list(buffer) if rank == 0 else None, 0)
+    expect(output, rows[rank])
+    for strided in (False, True):
+        storage = torch.zeros(size, 4, 2)
+        inputs = [row[:, 0] if strided else row.view(-1)[:4] for row in storage]
+        for r, part in enumerate(inputs):
+            part.fill_(10.0 * rank + r)
+        outputs = inputs[1:] + inputs[:1]
+        dist.all_to_all(outputs, inputs)
+        expect(torch.stack(outputs), (10.0 * torch.arange(size) + rank)[:, None].expand(-1, 4))
+    for count in (3, MIB):  # the larger parts are received while others are sent
+        everybodys = [torch.arange(count * size).remainder(997) + 1000 * r for r in range(size)]
+        x = everybodys[rank].clone()
+        dist.all_to_all_single(x, x)
+        expect(x, torch.cat([one.view(size, count)[rank] for one in everybodys]))
+    buffer = torch.arange(4.0 * size) + 10 * rank
+    whole = sum(torch.arange(4.0 * size) + 10 * r for r in range(size))
+    dist.reduce_scatter_tensor(buffer[2:6], buffer)
+    expect(buffer[2:6], whole[4 * rank : 4 * rank + 4])
+    buffer = torch.full((size, 2), float(rank))
+    dist.gather(buffer[size - 1], list(buffer) if rank == 0 else None, 0)
+    if rank == 0:
+        expect(buffer, torch.arange(float(size))[:, None].expand(-1, 2))
+    buffer = torch.full((size, 2), float(rank))
+    dist.all_gather(list(buffer), buffer[0])
+    expect(buffer, torch.arange(float(size))[:, None].expand(-1, 2))
+    dist.destroy_process_group()
+
+
 class CollectivesTest(unittest.TestCase):
     def test_every_collective_equals_gloos(self):
         run_ranks(every_collective, 3)
@@ -277,6 +312,9 @@ class CollectivesTest(unittest.TestCase):
 
     def test_parts_of_a_reduce_scatter_may_differ_in_size(self):
         run_ranks(uneven_parts, 3)
+
+    def test_outputs_may_be_inputs(self):
+        run_ranks(outputs_that_are_inputs, 3)
 
     def test_levels_may_be_declared(self):
         run_ranks(declared_levels, 4)
