@@ -86,7 +86,7 @@ void Allreduce::reduce(const ReduceBuffers& vector, Reduction reduction, uint64_
 }
 
 void Allreduce::reduce(const ReduceBuffers& vector, Reduction reduction, std::span<std::byte> scratch,
-                       uint64_t signature) {
+                       uint64_t signature, std::string_view detail) {
   const int64_t count = vector.count();
   if (vector.input.size() != vector.output.size())
     throw BadRequest(
@@ -99,7 +99,8 @@ void Allreduce::reduce(const ReduceBuffers& vector, Reduction reduction, std::sp
   signature = hash_in(hash_in(signature, plan().hash()), options().chunk_bytes);
   signature = hash_in(hash_in(signature, vector.element), reduction);
   const Call call{operation_of(reduction), -1, count, signature};
-  Agreement agreement(impl_->comm, call.with_detail({name_of(vector.element), " by ", impl_->name}));
+  Agreement agreement(
+      impl_->comm, call.with_detail({name_of(vector.element), detail.empty() ? "" : " ", detail, " by ", impl_->name}));
   impl_->executor.run(vector, reduction, scratch.data(), /*apart=*/false, impl_->programs(vector.element), agreement);
   AllreduceTotals& totals = impl_->totals;
   ++totals.calls;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "ddl/allreduce/plan.h"
 #include "ddl/comm/element.h"
@@ -45,11 +46,13 @@ class Allreduce {
   /// Replaces the output on every rank by the reduction of all ranks' inputs. The vector has any length, the same on
   /// every rank, and any alignment of an element. All ranks get the same bits. Plan::keeps_order() tells whether they
   /// depend on the length and on an element's place in the vector. `scratch`: scratch_bytes() or more, aligned for 8
-  /// bytes. `signature` is a hash of anything else on which the callers must agree (shapes). Blocking. Cost: that of
-  /// the plan, and an agreement of ⌈log2 size⌉ small messages beside its first round.
+  /// bytes. `signature` is a hash of anything else on which the callers must agree (layouts), and `detail` says of it
+  /// what a message can. Blocking. Cost: that of the plan, and an agreement of ⌈log2 size⌉ small messages beside its
+  /// first round.
   /// Throws CommError; the output is then undefined. Throws BadRequest when `scratch` is too small, or input and output
   /// do not have the same size.
-  void reduce(const ReduceBuffers& vector, Reduction reduction, std::span<std::byte> scratch, uint64_t signature = 0);
+  void reduce(const ReduceBuffers& vector, Reduction reduction, std::span<std::byte> scratch, uint64_t signature = 0,
+              std::string_view detail = {});
   /// Reduces with scratch of its own, which is kept for the next call.
   void reduce(const ReduceBuffers& vector, Reduction reduction, uint64_t signature = 0);
   /// Reduces a vector of float32 in place.

@@ -60,12 +60,12 @@ void pass_down(Communicator& comm, std::span<std::byte> piece, std::span<const i
 }  // namespace
 
 void broadcast(Communicator& comm, std::span<std::byte> bytes, int root, std::span<const int> members,
-               uint64_t signature) {
+               uint64_t signature, std::string_view detail) {
   validate_members(comm, root, members);
   const int place = position_of(members, comm.rank());
   if (place < 0) return;
   for (const int member : members) signature = hash_in(signature, member);
-  const Call call{Operation::broadcast, root, std::ssize(bytes), signature};
+  const Call call = Call{Operation::broadcast, root, std::ssize(bytes), signature}.with_detail({detail});
   if (std::ssize(members) == comm.size())
     agree(comm, call);
   else

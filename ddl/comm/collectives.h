@@ -5,6 +5,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ddl/comm/communicator.h"
@@ -13,11 +14,12 @@ namespace spillway::ddl {
 
 /// Copies `bytes` of rank `root` to every rank in `members`. These are distinct ranks, root among them, in any order
 /// that is the same on each of them. Other ranks return at once. `signature` stands for anything else that must agree
-/// (types, shapes). Cost: ⌈log2 members⌉ copies of the bytes on the longest path (a binomial tree over the members as
-/// listed). The bytes go in pieces of 4 MiB, so that the deadline is one piece's. Blocking; allocates nothing.
-/// Throws BadRequest on a bad list, CommError on every member when they disagree.
+/// (types, layouts), and `detail` says of it what a message can. Cost: ⌈log2 members⌉ copies of the bytes on the
+/// longest path (a binomial tree over the members as listed). The bytes go in pieces of 4 MiB, so that the deadline is
+/// one piece's. Blocking; allocates nothing. Throws BadRequest on a bad list, CommError on every member when they
+/// disagree.
 void broadcast(Communicator& comm, std::span<std::byte> bytes, int root, std::span<const int> members,
-               uint64_t signature = 0);
+               uint64_t signature = 0, std::string_view detail = {});
 
 /// Copies `bytes` of rank `root` to every rank of the communicator.
 void broadcast(Communicator& comm, std::span<std::byte> bytes, int root, uint64_t signature = 0);

@@ -32,13 +32,13 @@ bool is_small_integer(at::ScalarType type) {
   return type == at::kBool || type == at::kByte || type == at::kChar || type == at::kShort;
 }
 
-/// A dense tensor of a type that is reduced, which stands for another one.
+/// A dense tensor of a type that is reduced, which stands for another one. `contiguous`: it is contiguous too.
 class Reducible {
  public:
-  explicit Reducible(const at::Tensor& tensor) : original_(tensor), stand_in_(tensor) {
+  explicit Reducible(const at::Tensor& tensor, bool contiguous = false) : original_(tensor), stand_in_(tensor) {
     if (stand_in_.is_complex()) stand_in_ = at::view_as_real(stand_in_.resolve_conj());
     if (is_small_integer(stand_in_.scalar_type())) stand_in_ = stand_in_.to(at::kInt);
-    if (!stand_in_.is_non_overlapping_and_dense()) stand_in_ = stand_in_.contiguous();
+    if (contiguous || !stand_in_.is_non_overlapping_and_dense()) stand_in_ = stand_in_.contiguous();
   }
   const at::Tensor& tensor() const { return stand_in_; }
   /// Copies the result to the tensor that it stands for.
@@ -53,6 +53,12 @@ class Reducible {
   const at::Tensor original_;
   at::Tensor stand_in_;
 };
+
+/// Returns the elements of a contiguous tensor as a vector. The operators let ranks agree on shapes, which say nothing
+/// of the order of such elements. Returns other tensors as they are.
+at::Tensor without_shape(const at::Tensor& tensor) {
+  return tensor.is_contiguous() ? tensor.view(-1) : tensor;
+}
 
 /// Makes checks of this rank's arguments. A call that they refuse counts as made.
 template <class Checks>
@@ -182,16 +188,17 @@ void reduce_own_part(const at::Tensor& output, const at::Tensor& vector, const s
                      const Comm& comm, Reduction reduction) {
   if (vector.numel() == 0) return;
   const Reducible all(vector);
+  const at::Tensor reduced = without_shape(all.tensor());
   std::vector<int64_t> ends(sizes.size()), owners(sizes.size());
   std::partial_sum(sizes.begin(), sizes.end(), ends.begin());
   const int64_t begin = ends[rank_of(comm)] - output.numel();
   if (std::equal(sizes.begin() + 1, sizes.end(), sizes.begin())) {
-    reduce_scatter_(all.tensor(), comm, reduction);
+    reduce_scatter_(reduced, comm, reduction);
   } else {
     // A complex number is two of those that are reduced.
-    for (int64_t& end : ends) end *= all.tensor().numel() / vector.numel();
+    for (int64_t& end : ends) end *= reduced.numel() / vector.numel();
     std::iota(owners.begin(), owners.end(), 0);
-    reduce_(all.tensor(), comm, ends, owners, reduction);
+    reduce_(reduced, comm, ends, owners, reduction);
   }
   all.give_back();
   output.copy_(vector.view(-1).narrow(0, begin, output.numel()).view(output.sizes()));
@@ -224,7 +231,7 @@ void reduce_on_all(const std::vector<at::Tensor>& tensors, const Comm& comm, Red
   });
   std::vector<Reducible> all(tensors.begin(), tensors.end());
   std::vector<at::Tensor> reduced;
-  for (const Reducible& one : all) reduced.push_back(one.tensor());
+  for (const Reducible& one : all) reduced.push_back(without_shape(one.tensor()));
   allreduce_(reduced, comm, reduction);
   for (const Reducible& one : all) one.give_back();
 }
@@ -232,19 +239,21 @@ void reduce_on_all(const std::vector<at::Tensor>& tensors, const Comm& comm, Red
 void reduce_on_root(const at::Tensor& tensor, const Comm& comm, int root, Reduction reduction) {
   const at::NoGradGuard no_grad;
   checked(comm, [&] { check_reducible(tensor, reduction, "reduce"); });
-  const Reducible one(tensor);
-  reduce_(one.tensor(), comm, {one.tensor().numel()}, {root}, reduction);
+  const Reducible one(tensor, /*contiguous=*/true);
+  reduce_(without_shape(one.tensor()), comm, {one.tensor().numel()}, {root}, reduction);
   if (rank_of(comm) == root) one.give_back();
 }
 
 void broadcast_from(const std::vector<at::Tensor>& tensors, const Comm& comm, int root) {
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> dense;
-  for (const at::Tensor& tensor : tensors)
+  std::vector<at::Tensor> dense, vectors;
+  for (const at::Tensor& tensor : tensors) {
     dense.push_back(tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous());
+    vectors.push_back(without_shape(dense.back()));
+  }
   std::vector<int64_t> members(size_of(comm));
   std::iota(members.begin(), members.end(), 0);
-  broadcast_(dense, comm, root, members);
+  broadcast_(vectors, comm, root, members);
   for (size_t i = 0; i < dense.size(); ++i) give_back(dense[i], tensors[i]);
 }
 

@@ -44,7 +44,8 @@ void for_each_batch_of_parts(const at::Tensor& vector, int ranks, const Hierarch
 void agree_on(Communicator& comm, Operation operation, at::TensorList tensors, Element element, uint64_t more,
               std::string_view how = kOnGpus) {
   const Call call{operation, -1, total_bytes(tensors) / element_bytes(element), hash_in(signature_of(tensors), more)};
-  agree(comm, call.with_detail({name_of(element), how}));
+  const std::string layout = layout_of(tensors);
+  agree(comm, call.with_detail({name_of(element), layout.empty() ? "" : " ", layout, how}));
 }
 
 HierarchicalNccl* network_for(GpuBackend& gpus, const at::Tensor& tensor, Element element, Reduction reduction) {
@@ -126,7 +127,7 @@ void broadcast_on_gpus(at::TensorList tensors, const Comm& comm, GpuBackend& gpu
   const std::vector<int64_t> ranks(members.begin(), members.end());
   for_each_group(tensors, [&](at::TensorList group) {
     // This call also reports an error in the list of members.
-    broadcast(world, {}, root, members, hash_in(signature_of(group), total_bytes(group)));
+    broadcast(world, {}, root, members, hash_in(signature_of(group), total_bytes(group)), layout_of(group));
     // A decision takes all ranks. Until it is made, a broadcast among some ranks is staged.
     HierarchicalNccl* levels = all || gpus.decided() ? gpus.levels(group[0].device()) : nullptr;
     std::vector<at::Tensor> bytes;

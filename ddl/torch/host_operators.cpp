@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -35,6 +36,7 @@ void unpack(at::TensorList tensors, const Communicator& comm, const std::byte* f
 
 void allreduce_group(at::TensorList tensors, const CommunicatorHandle& comm, Reduction reduction) {
   const uint64_t signature = signature_of(tensors);
+  const std::string layout = layout_of(tensors);
   const Element element = element_of(tensors[0], "allreduce_");
   const int64_t fused = tensors.size() == 1 ? 0 : align_scratch(total_bytes(tensors));
   const int64_t count = total_bytes(tensors) / element_bytes(element);
@@ -42,23 +44,24 @@ void allreduce_group(at::TensorList tensors, const CommunicatorHandle& comm, Red
   const at::Tensor staging = staging_bytes(fused + allreduce.scratch_bytes(count, element));
   const auto buffer = bytes_of(staging), scratch = buffer.subspan(fused);
   if (tensors.size() == 1) {
-    allreduce.reduce(in_place(bytes_of(tensors[0]), element), reduction, scratch, signature);
+    allreduce.reduce(in_place(bytes_of(tensors[0]), element), reduction, scratch, signature, layout);
     return;
   }
   pack(tensors, *comm.communicator, buffer.data());
-  allreduce.reduce(in_place(buffer.first(total_bytes(tensors)), element), reduction, scratch, signature);
+  allreduce.reduce(in_place(buffer.first(total_bytes(tensors)), element), reduction, scratch, signature, layout);
   unpack(tensors, *comm.communicator, buffer.data());
 }
 
 void broadcast_group(at::TensorList tensors, Communicator& comm, int root, std::span<const int> members) {
   const uint64_t signature = signature_of(tensors);
+  const std::string layout = layout_of(tensors);
   if (tensors.size() == 1) {
-    broadcast(comm, bytes_of(tensors[0]), root, members, signature);
+    broadcast(comm, bytes_of(tensors[0]), root, members, signature, layout);
     return;
   }
   const at::Tensor staging = staging_bytes(total_bytes(tensors));
   if (comm.rank() == root) pack(tensors, comm, bytes_of(staging).data());
-  broadcast(comm, bytes_of(staging), root, members, signature);
+  broadcast(comm, bytes_of(staging), root, members, signature, layout);
   if (comm.rank() != root) unpack(tensors, comm, bytes_of(staging).data());
 }
 

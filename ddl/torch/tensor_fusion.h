@@ -1,8 +1,10 @@
 /// The rules by which the operators cut lists of tensors into calls.
 #pragma once
 #include <ATen/core/Tensor.h>
+#include <c10/util/StringUtil.h>
 
 #include <cstdint>
+#include <string>
 
 #include "core/hash.h"
 #include "ddl/comm/agreement.h"
@@ -26,6 +28,14 @@ inline uint64_t signature_of(at::TensorList tensors) {
       if (tensor.size(d) != 1) hash = hash_in(hash, tensor.stride(d));
   }
   return hash;
+}
+
+/// Returns what a message says of the order in memory, `with strides [1, 3]`: that of the first tensor that is not
+/// contiguous. Empty where all are.
+inline std::string layout_of(at::TensorList tensors) {
+  for (const at::Tensor& tensor : tensors)
+    if (!tensor.is_contiguous()) return c10::str("with strides ", tensor.strides());
+  return "";
 }
 
 /// Calls `on_group` for consecutive tensors of one type, of at most kFusionBytes together, or one larger tensor.

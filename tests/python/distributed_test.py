@@ -8,7 +8,7 @@ import unittest
 
 import torch
 import torch.distributed as dist
-from ranks import expect, run_ranks, start
+from ranks import expect, expect_error, run_ranks, start
 
 import spillway
 import spillway.distributed
@@ -294,6 +294,35 @@ def outputs_that_are_inputs(rank, size, folder):
     dist.destroy_process_group()
 
 
+def shapes(rank, size, folder):
+    """Contiguous tensors of as many elements go together; another order in memory is refused in words."""
+    start("spillway", rank, size, folder)
+    variants = [(), (1,), (1, 1)], [(12,), (3, 4), (2, 1, 6)]
+    for own in (those[rank] for those in variants):
+        x = torch.full(own, float(rank))
+        dist.all_reduce(x)
+        assert x.shape == own and (x == 3).all(), x
+        dist.broadcast(x.fill_(rank), 1)
+        assert (x == 1).all(), x
+        dist.reduce(x.fill_(rank), 2)
+        assert (x == (3 if rank == 2 else rank)).all(), x
+        both = [torch.full(own, float(rank)), torch.full((2,), float(rank))]
+        dist.all_reduce_coalesced(both)
+        assert all((one == 3).all() for one in both), both
+    uneven = [torch.zeros(3), torch.zeros(4).view((4,) if rank == 0 else (2, 2)), torch.zeros(0)]
+    dist.all_gather(uneven, torch.ones(uneven[rank].shape))
+    assert all((one == 1).all() for one in uneven), uneven
+    # Elements travel in the order of memory, but for reduce, which takes them by their place.
+    x = torch.arange(12.0).view(3, 4)
+    x = x.t().contiguous().t() if rank == 0 else x
+    dist.reduce(x, 0)
+    assert rank != 0 or (x == 3 * torch.arange(12.0).view(3, 4)).all(), x
+    expect_error(
+        spillway.CommError, "rank 0 calls allreduce (sum) of 12 float32 with strides [1, 3]", lambda: dist.all_reduce(x)
+    )
+    dist.destroy_process_group()
+
+
 class CollectivesTest(unittest.TestCase):
     def test_every_collective_equals_gloos(self):
         run_ranks(every_collective, 3)
@@ -315,6 +344,9 @@ class CollectivesTest(unittest.TestCase):
 
     def test_outputs_may_be_inputs(self):
         run_ranks(outputs_that_are_inputs, 3)
+
+    def test_shapes_may_differ_and_layouts_may_not(self):
+        run_ranks(shapes, 3)
 
     def test_levels_may_be_declared(self):
         run_ranks(declared_levels, 4)
