@@ -1,13 +1,32 @@
 #include "ddl/process_group/callback_threads.h"
 
+#include <pthread.h>
+
+#include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
 
 namespace spillway::ddl {
+namespace {
+
+/// Number of functions that were given to run() and have not ended; negative after end_all(). It is the process's, as
+/// the interpreter is. A child of fork() has none of the threads.
+std::atomic<int64_t> callbacks_under_way = 0;
+const int starts_anew_in_children = pthread_atfork(nullptr, nullptr, [] { callbacks_under_way = 0; });
+
+/// Counts one more function, unless there are to be no more.
+bool may_run() {
+  int64_t count = callbacks_under_way;
+  while (count >= 0 && !callbacks_under_way.compare_exchange_weak(count, count + 1)) continue;
+  return count >= 0;
+}
+
+}  // namespace
 
 struct CallbackThreads::State {
   std::mutex mutex;
@@ -30,6 +49,7 @@ struct CallbackThreads::State {
         lock.unlock();
         callback();
       }  // what it holds ends without the lock
+      --callbacks_under_way;
       lock.lock();
     }
   }
@@ -53,7 +73,17 @@ CallbackThreads::~CallbackThreads() {
   }
 }
 
+bool CallbackThreads::end_all() {
+  int64_t none = 0;
+  return callbacks_under_way.compare_exchange_strong(none, -1) || none < 0;
+}
+
 void CallbackThreads::run(std::function<void()> callback) {
+  if (!may_run()) {
+    // It is never freed, because what it holds may need the interpreter to end.
+    (void)std::make_unique<std::function<void()>>(std::move(callback)).release();
+    return;
+  }
   {
     const std::lock_guard lock(state_->mutex);
     state_->waiting.push_back(std::move(callback));

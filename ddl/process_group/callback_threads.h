@@ -18,6 +18,10 @@ class CallbackThreads {
   /// Starts `callback`, which must not throw. Does not wait for it.
   void run(std::function<void()> callback);
 
+  /// Returns true when no function runs on any such thread of this process. Later ones are then kept and never called.
+  /// Meant for an interpreter that ends, because a thread that needs it afterwards aborts the process.
+  static bool end_all();
+
  private:
   struct State;
   const std::shared_ptr<State> state_;  ///< shared with the threads, because one of them may end this object

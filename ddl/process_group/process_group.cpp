@@ -89,9 +89,10 @@ ProcessGroup::~ProcessGroup() {
   (void)queue_.release();
 }
 
-void ProcessGroup::require_own_process() const {
+void ProcessGroup::require_usable() const {
   TORCH_CHECK(getpid() == process_, "[ddl] this process was forked from rank ", getRank(), ", process ", process_,
               ", which alone can use the group; make a group of its own, or start it by spawn");
+  TORCH_CHECK(queue_, "[ddl] rank ", getRank(), " has left the group, because its interpreter ends");
 }
 
 c10::intrusive_ptr<ProcessGroup> ProcessGroup::duplicate() {
@@ -109,7 +110,7 @@ c10::intrusive_ptr<c10d::Backend::Options> ProcessGroup::getBackendOptions() {
 }
 
 void ProcessGroup::setTimeout(std::chrono::milliseconds timeout) {
-  require_own_process();
+  require_usable();
   comm_->communicator->set_deadline(timeout);
   messages_->set_deadline(timeout);
 }
@@ -123,7 +124,7 @@ std::vector<std::shared_ptr<void>> ProcessGroup::hold(const Tensors& tensors, bo
 
 template <class Check>
 auto ProcessGroup::checked(const Check& check) {
-  require_own_process();
+  require_usable();
   try {
     return check();
   } catch (const std::exception&) {
@@ -185,7 +186,7 @@ void ProcessGroup::complete(CollectiveWork& work, const std::exception_ptr& erro
 }
 
 void ProcessGroup::drain() {
-  require_own_process();
+  require_usable();
   queue_->submit([](Communicator&) {}).wait();
 }
 
@@ -293,7 +294,7 @@ WorkHandle ProcessGroup::alltoall(Tensors& outputs, Tensors& inputs, const c10d:
 }
 
 WorkHandle ProcessGroup::send(Tensors& tensors, int peer, int tag) {
-  require_own_process();
+  require_usable();
   checked_root(peer, getSize(), "send");
   refuse_sparse(tensors, "send");
   const at::Tensor tensor = only(tensors, "send");
@@ -309,7 +310,7 @@ WorkHandle ProcessGroup::send(Tensors& tensors, int peer, int tag) {
 }
 
 WorkHandle ProcessGroup::recv(Tensors& tensors, int peer, int tag) {
-  require_own_process();
+  require_usable();
   checked_root(peer, getSize(), "recv");
   refuse_sparse(tensors, "recv");
   const at::Tensor tensor = only(tensors, "recv");
@@ -335,7 +336,7 @@ WorkHandle ProcessGroup::barrier(const c10d::BarrierOptions&) {
 }
 
 void ProcessGroup::shutdown() {
-  if (getpid() != process_) return;
+  if (getpid() != process_ || !queue_) return;
   const Ticket last = queue_->submit([](Communicator&) {});
   const auto end = Clock::now() + kShutdownGrace;
   while (!last.done() && Clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -347,7 +348,13 @@ void ProcessGroup::shutdown() {
 }
 
 void ProcessGroup::abort() {
-  if (getpid() == process_) queue_->give_up("was aborted");
+  if (getpid() == process_ && queue_) queue_->give_up("was aborted");
+}
+
+void ProcessGroup::leave() {
+  if (getpid() != process_) return;
+  queue_.reset();
+  messages_.reset();
 }
 
 }  // namespace spillway::ddl

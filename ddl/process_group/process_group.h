@@ -105,6 +105,9 @@ class ProcessGroup final : public c10d::Backend {
   void shutdown() override;
   /// Ends the group on all ranks: what is under way fails.
   void abort() override;
+  /// Ends this rank's part in the group, as the destructor does: what is under way fails, and its tensors are dropped.
+  /// Later calls are refused. Meant for an interpreter that ends, because threads that drop its tensors need it.
+  void leave();
 
   /// Numbers are agreed on by counting, so there is nothing to exchange.
   void setSequenceNumberForGroup() override {}
@@ -131,7 +134,7 @@ class ProcessGroup final : public c10d::Backend {
   /// Keeps tensors where they are while the result lives.
   std::vector<std::shared_ptr<void>> hold(const std::vector<at::Tensor>& tensors, bool written) const;
   bool must_block() const { return options_.must_block && options_.must_block(); }
-  void require_own_process() const;
+  void require_usable() const;
   void drain();
 
   const ProcessGroupOptions options_;

@@ -18,6 +18,7 @@
 #include "ddl/comm/communicator.h"
 #include "ddl/comm/mpi.h"
 #include "ddl/comm/transport.h"
+#include "ddl/process_group/callback_threads.h"
 #include "ddl/process_group/process_group.h"
 #include "ddl/sockets/socket_transport.h"
 #include "python/bindings/errors.h"
@@ -178,7 +179,9 @@ void bind_distributed(py::module_& module) {
           "duplicate", [](ddl::ProcessGroup& group) { return Group(group.duplicate()); },
           py::call_guard<py::gil_scoped_release>())
       .def("explain", &ddl::ProcessGroup::explain, py::arg("bytes"), py::call_guard<py::gil_scoped_release>())
-      .def_property_readonly("hosts", [](const ddl::ProcessGroup& group) { return group.communicator().hosts(); });
+      .def_property_readonly("hosts", [](const ddl::ProcessGroup& group) { return group.communicator().hosts(); })
+      .def("leave", &ddl::ProcessGroup::leave, py::call_guard<py::gil_scoped_release>())
+      .def_static("end_callbacks", &ddl::CallbackThreads::end_all);
 }
 
 }  // namespace spillway::python

@@ -13,10 +13,12 @@ before they return. On a network with strangers, give all ranks one SPILLWAY_SEC
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import datetime
 import os
 import socket
+import time
 from typing import TYPE_CHECKING, cast
 
 import torch.distributed as dist
@@ -204,5 +206,18 @@ def _connect(store: Store, rank: int, size: int, options: Options, deadline: flo
     )
 
 
+def _leave() -> None:
+    """Ends what the backend's threads do with Python, because one that needs it after its end aborts the process.
+
+    Waits for the callbacks of futures that run. Later ones are not called, and what is under way fails.
+    """
+    while not _spillway.ProcessGroup.end_callbacks():
+        time.sleep(0.01)  # Ctrl-C ends the wait
+    for group in list(dist.distributed_c10d._world.pg_map):
+        if backend := _backend_of(group):
+            backend.leave()
+
+
+atexit.register(_leave)
 if "spillway" not in dist.Backend.backend_list:
     dist.Backend.register_backend("spillway", _make, extended_api=True, devices=["cpu", "cuda"])

@@ -3,6 +3,9 @@
 import contextlib
 import datetime
 import os
+import subprocess
+import sys
+import tempfile
 import time
 import unittest
 
@@ -253,7 +256,58 @@ def forked_children(rank, size, folder):
     dist.destroy_process_group()
 
 
+EXITS = """
+import datetime, os, sys, time
+import torch
+import torch.distributed as dist
+import spillway
+
+rank, folder = int(sys.argv[1]), sys.argv[2]
+wrong = 0
+for way in ("under way", "dropped", "late", "slow", "never"):
+    child = os.fork()
+    if child == 0:
+        torch.set_num_threads(1)
+        dist.init_process_group("spillway", init_method=f"file://{folder}/{way}", rank=rank, world_size=2,
+                                timeout=datetime.timedelta(seconds=20))
+        dist.barrier()
+        note = lambda done: time.sleep(0.3) or open(f"{folder}/{way}{rank}", "w").close()
+        if way == "under way":
+            for _ in range(20):
+                dist.all_reduce(torch.ones(300_000), async_op=True).get_future().then(lambda done: done.value()[0] * 2)
+        elif way == "dropped":
+            for i in range(20):
+                dist.all_reduce(torch.ones(300_000), async_op=True)
+                dist.irecv(torch.ones(3), 1 - rank)
+        elif way == "late":  # a callback becomes due while its rank leaves
+            time.sleep(rank)
+            dist.all_reduce(torch.ones(3), async_op=True).get_future().then(note)
+        elif way == "slow":
+            work = dist.all_reduce(torch.ones(3), async_op=True)
+            work.get_future().then(note)
+            work.wait()
+            time.sleep(0.1)
+        elif way == "never":
+            kept = dist.irecv(torch.ones(3), 1 - rank)
+            kept.get_future().then(note)
+        sys.exit(0)
+    wrong += os.waitpid(child, 0)[1] != 0
+assert os.path.exists(f"{folder}/slow{rank}")  # a callback that runs is waited for
+sys.exit(wrong)
+"""
+
+
 class UnderWayTest(unittest.TestCase):
+    def test_an_interpreter_may_end_with_callbacks_outstanding(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ranks = [
+                subprocess.Popen([sys.executable, "-c", EXITS, str(rank), folder], stderr=subprocess.PIPE, text=True)
+                for rank in range(2)
+            ]
+            for rank in ranks:
+                said = rank.communicate(timeout=120)[1]
+                self.assertEqual(rank.returncode, 0, said)
+
     def test_works_futures_and_messages_go_on_together(self):
         run_ranks(asynchronous, 3)
 
