@@ -53,4 +53,12 @@ int64_t whole_number(const json& value, std::string_view what, int64_t least, in
                        "; allowed: a whole number from ", least, " to ", most));
 }
 
+std::string json_text(const json& value, int indent) {
+  return value.dump(indent, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
+}
+
+std::string utf8_of(std::string_view text) {
+  return json::parse(json_text(text)).get<std::string>();
+}
+
 }  // namespace spillway

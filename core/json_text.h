@@ -1,8 +1,9 @@
-/// Strict reading of JSON from untrusted sources.
+/// JSON as text: strict reading from untrusted sources, and writing that no string can stop.
 #pragma once
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <string_view>
 
 namespace spillway {
@@ -17,5 +18,12 @@ nlohmann::json parse_json(std::string_view text);
 /// for huge ones.
 int64_t whole_number(const nlohmann::json& value, std::string_view what, int64_t least = 0,
                      int64_t most = std::numeric_limits<int64_t>::max());
+
+/// Returns `value` as text, on one line or with `indent` blanks a level. Bytes of strings that are no UTF-8, as names
+/// of files may have, become replacement characters, because nlohmann's dump() would throw.
+std::string json_text(const nlohmann::json& value, int indent = -1);
+
+/// Returns `text` as JSON would hold it: with replacement characters for bytes that are no UTF-8.
+std::string utf8_of(std::string_view text);
 
 }  // namespace spillway

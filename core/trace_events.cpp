@@ -3,6 +3,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "core/json_text.h"
+
 namespace spillway {
 
 void TraceEvents::add(std::string name, std::string lane, SteadyTime start, SteadyTime end, int64_t bytes) {
@@ -33,9 +35,7 @@ void write_chrome_json(std::ostream& out, const std::vector<TraceEvent>& events)
   using nlohmann::json;
   std::map<std::string, int> lanes;
   bool first = true;
-  auto write = [&](const json& event) {
-    out << (std::exchange(first, false) ? "" : ",\n") << event.dump(-1, ' ', false, json::error_handler_t::replace);
-  };
+  auto write = [&](const json& event) { out << (std::exchange(first, false) ? "" : ",\n") << json_text(event); };
   out << "{\"traceEvents\":[\n";
   for (const TraceEvent& event : events) {
     auto [lane, is_new] = lanes.try_emplace(event.lane, lanes.size());

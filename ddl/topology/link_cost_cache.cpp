@@ -16,6 +16,7 @@
 #include "core/hash.h"
 #include "core/host/host_topology.h"
 #include "core/host/processor.h"
+#include "core/json_text.h"
 #include "core/new_file.h"
 #include "ddl/allreduce/calibration.h"
 #include "ddl/comm/agreement.h"
@@ -92,7 +93,7 @@ int64_t days_since(int64_t measured_at) {
 
 std::string file_name(const json& description) {
   uint64_t hash = kHashSeed;
-  for (const char letter : description.dump()) hash = hash_in(hash, letter);
+  for (const char letter : json_text(description)) hash = hash_in(hash, letter);
   std::array<char, 32> name{};
   std::snprintf(name.data(), name.size(), "%016llx.json", static_cast<unsigned long long>(hash));
   return name.data();

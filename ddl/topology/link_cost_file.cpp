@@ -38,7 +38,8 @@ Costs from_json(const json& all) {
 }  // namespace
 
 std::string format_link_costs(const json& of, const RememberedCosts& remembered) {
-  return json{{"of", of}, {"measured_at", remembered.measured_at}, {"costs", to_json(remembered.costs)}}.dump(2) + "\n";
+  return json_text({{"of", of}, {"measured_at", remembered.measured_at}, {"costs", to_json(remembered.costs)}}, 2) +
+         "\n";
 }
 
 std::optional<RememberedCosts> parse_link_costs(std::string_view text, const json& of, const Levels& levels) {

@@ -9,6 +9,7 @@
 #include "core/host/host_topology.h"
 #include "core/host/locality.h"
 #include "core/host/machine_json.h"
+#include "core/json_text.h"
 #include "ddl/comm/collectives.h"
 #include "ddl/comm/transport.h"
 
@@ -78,7 +79,7 @@ RankMap gather_rank_map(ddl::Communicator& comm, const Machine& machine) {
   const auto cpus = cpus_of_this_thread();
   json own = {{"cpus", cpus}, {"numa_nodes", nearness_of(machine, cpus, "").numa_nodes}};
   if (comm.local_rank() == 0) own["machine"] = to_json(machine);
-  for (const std::string& text : gather(comm, own.dump())) {
+  for (const std::string& text : gather(comm, json_text(own))) {
     if (text.empty()) continue;
     const json of_rank = json::parse(text);
     map.cpus.push_back(of_rank["cpus"]);

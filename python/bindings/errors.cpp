@@ -3,12 +3,12 @@
 #include <torch/csrc/Exceptions.h>
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <system_error>
 
 #include "core/error.h"
+#include "core/json_text.h"
 #include "ddl/comm/communicator.h"
 
 namespace py = pybind11;
@@ -27,12 +27,6 @@ struct Types {
 Types& types() {
   static Types all;
   return all;
-}
-
-/// Returns a text with a replacement character for bytes that are no UTF-8, which PyErr_SetString would refuse.
-std::string utf8_of(const std::string& text) {
-  const auto escaped = nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  return nlohmann::json::parse(escaped).get<std::string>();
 }
 
 /// A CommError for LibTorch, whose functions ask an error for its type in Python, and take all others for

@@ -34,7 +34,7 @@ json description() {
 std::filesystem::path file_in(const std::filesystem::path& folder) {
   if (folder.empty()) return {};
   uint64_t hash = kHashSeed;
-  for (const char letter : description().dump()) hash = hash_in(hash, letter);
+  for (const char letter : json_text(description())) hash = hash_in(hash, letter);
   std::array<char, 32> name{};
   std::snprintf(name.data(), name.size(), "%016llx.json", static_cast<unsigned long long>(hash));
   return folder / name.data();
@@ -78,7 +78,7 @@ void MachineTimes::write() const {
     json all{{"of", description()}, {"copy_bytes_per_second", copy_rate_}, {"seconds", kernels_->known()}};
     if (knows_gaps_)
       all["gap_seconds"] = {{"forward", kernels_->gaps().forward}, {"backward", kernels_->gaps().backward}};
-    fresh.write(all.dump(1));
+    fresh.write(json_text(all, 1));
     fresh.commit();
   } catch (const std::system_error&) {
     return;

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/json_text.h"
 #include "runtime/io/sha256.h"
 #include "swap/session.h"
 
@@ -51,7 +52,7 @@ std::string header_of(const std::vector<TensorEntry>& entries, const std::map<st
     header[entry.name] = {{"dtype", name_of(entry.type)}, {"shape", entry.sizes}, {"data_offsets", {offset, end}}};
     offset = end;
   }
-  std::string text = header.dump();
+  std::string text = json_text(header);
   text.resize((text.size() + kAlignment - 1) / kAlignment * kAlignment, ' ');
   return text;
 }

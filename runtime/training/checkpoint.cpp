@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/json_text.h"
 #include "core/parse_number.h"
 #include "core/program.h"
 #include "ddl/comm/busy.h"
@@ -36,7 +37,7 @@ constexpr const char* kStatistics = "statistics";
 /// Returns the options that a resumed run must share with the saved run.
 Fields identity(const TrainOptions& o) {
   return {{"model", o.model.name},
-          {"data", o.data.source},
+          {"data", utf8_of(o.data.source)},
           {"shape", format_shape(o.data.shape)},
           {"cases", str(o.data.cases)},
           {"batch", str(o.data.batch)},

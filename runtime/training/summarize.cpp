@@ -9,6 +9,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/json_text.h"
 #include "ddl/allreduce/explain.h"
 #include "ddl/allreduce/tuned_allreduce.h"
 #include "ddl/comm/collectives.h"
@@ -106,7 +107,7 @@ void add_stages(KfacSummary& summary, const kfac::Kfac& kfac, const Pipeline& pi
                  {"layers", layers},
                  {"state_bytes", summary.state_bytes},
                  {"seconds", seconds}};
-  const auto texts = ddl::gather_texts(*pipeline.of_copy, own.dump());
+  const auto texts = ddl::gather_texts(*pipeline.of_copy, json_text(own));
   std::map<int, int64_t> state_bytes;  // by the first place that has a stage
   std::map<std::string, std::pair<bool, bool>> all;
   summary.seconds = {};
@@ -134,7 +135,7 @@ std::vector<kfac::SkippedLayer> left_alone(const kfac::Kfac& kfac, const RunCont
   for (const auto& [name, reason] : kfac.left_alone()) own.push_back({{"name", name}, {"reason", reason}});
   std::vector<kfac::SkippedLayer> all;
   std::set<std::string> known;
-  for (const std::string& text : ddl::gather_texts(*context.pipeline->of_copy, own.dump()))
+  for (const std::string& text : ddl::gather_texts(*context.pipeline->of_copy, json_text(own)))
     for (const json& module : json::parse(text))
       if (const auto name = module["name"].get<std::string>(); known.insert(name).second)
         all.push_back({name, module["reason"].get<std::string>()});

@@ -27,6 +27,12 @@ TEST(JsonTextTest, RefusesWhatIsMalformedDeepOrAmbiguous) {
   expect_refusal([&] { parse_json(R"([{"b": {"a": 1}, "a": 1, "a": 2}])"); }, {"has 'a' twice"});
 }
 
+TEST(JsonTextTest, WritesAnyBytesAndKeepsWhatIsUtf8) {
+  EXPECT_EQ(json_text({{"a", "o/d\xff"}}), "{\"a\":\"o/d\xEF\xBF\xBD\"}");
+  EXPECT_EQ(json_text({1, "\xC3\xB6"}, 2), "[\n  1,\n  \"\xC3\xB6\"\n]");
+  EXPECT_EQ(utf8_of("o/d\xff\"\n\xC3\xB6"), "o/d\xEF\xBF\xBD\"\n\xC3\xB6");
+}
+
 TEST(JsonTextTest, WholeNumbersAreNeitherRoundedNorWrapped) {
   EXPECT_EQ(whole_number(7, "it"), 7);
   EXPECT_EQ(whole_number(-1, "it", -1), -1);

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <stdexcept>
 
+#include "core/json_text.h"
+
 namespace spillway::tools {
 namespace {
 
@@ -14,7 +16,7 @@ constexpr std::string_view kMark = "spillway-launch: ";
 std::string result_line(const nlohmann::json& result) {
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::string line(kMark);
-  for (const char character : result.dump()) {
+  for (const char character : json_text(result)) {
     const auto byte = static_cast<unsigned char>(character);
     line += {kDigits[byte >> 4], kDigits[byte & 15]};
   }

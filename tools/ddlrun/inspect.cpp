@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "core/json_text.h"
 #include "ddl/allreduce/calibration.h"
 #include "ddl/comm/collectives.h"
 #include "ddl/comm/mpi.h"
@@ -50,7 +51,7 @@ std::vector<std::string> gather(ddl::Communicator& comm, const std::string& own)
 }
 
 void print(const json& report) {
-  std::printf("%s%s\n", kReport, report.dump().c_str());
+  std::printf("%s%s\n", kReport, json_text(report).c_str());
   std::fflush(stdout);
 }
 
@@ -74,7 +75,7 @@ void inspect(const InspectOptions& options) {
     const char* path = std::getenv("PATH");
     HostRecord record = look_at_this_host(options.program, path ? path : kDefaultPath);
     record.mpi = join(words_of(ddl::MpiRuntime::library()), " ");
-    own = to_json(record).dump();
+    own = json_text(to_json(record));
   }
   const auto all = mpi.world(patient);
   const auto texts = gather(*all, own);

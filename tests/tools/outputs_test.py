@@ -1,0 +1,28 @@
+"""What becomes of results where files, pipes and names are unusual."""
+
+import json
+import os
+import pathlib
+import resource
+import subprocess
+import threading
+
+from cli import PROGRAM, Case, main, run
+
+MLP = ["--model", "mlp", "--cases", "8", "--deterministic", "--steps", "2", "--quiet"]
+
+
+class Outputs(Case):
+    def test_a_folder_whose_name_is_no_utf8(self):
+        data = os.fsdecode(os.fsencode(self.phantoms()) + b"\xff")
+        os.rename(self.folder / "data", data)
+        options = ["--model", "unet3d", "--filters", "2", "--data", data, "--checkpoint", self.folder / "checkpoint"]
+        self.result(*options, "--steps", "1")
+        checkpoint = (self.folder / "checkpoint" / "checkpoint.safetensors").read_bytes()
+        header = json.loads(checkpoint[8 : 8 + int.from_bytes(checkpoint[:8], "little")])
+        self.assertTrue(header["__metadata__"]["run.data"].endswith("data\ufffd"))
+        self.assertEqual(len(self.result(*options, "--steps", "2", "--resume")["losses"]), 1)
+
+
+if __name__ == "__main__":
+    main()
