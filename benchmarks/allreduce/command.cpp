@@ -18,11 +18,11 @@
 #include "core/error.h"
 #include "core/new_file.h"
 #include "ddl/comm/mpi.h"
-#include "tools/cli/checks.h"
 #include "tools/cli/interrupts.h"
 #include "tools/cli/launch.h"
 #include "tools/cli/launch_result.h"
 #include "tools/cli/levels_flag.h"
+#include "tools/cli/numbers.h"
 #include "tools/cli/same_options.h"
 #include "tools/cli/write_json.h"
 #include "tools/ddlrun/hosts.h"
@@ -202,7 +202,7 @@ void add_size_flags(CLI::App& command, Options& options) {
                   "Smallest size of a sweep, instead of --sizes; rounded down to whole elements")
       ->type_name("SIZE");
   command.add_option("--end", sweep.end, "Largest size of the sweep")->type_name("SIZE")->default_str("--begin");
-  command.add_option("--factor", sweep.factor, "Factor from each size to the next")->type_name("X")->default_str("2");
+  add_number(command, "--factor", sweep.factor, "Factor from each size to the next")->type_name("X")->default_str("2");
   command.add_option("--step", sweep.step, "Bytes from each size to the next, instead of --factor")->type_name("SIZE");
   command.add_option("--offset", options.offset, "Offset of each vector from a memory page's start; whole elements")
       ->type_name("SIZE")
@@ -245,39 +245,35 @@ void add_problem_flags(CLI::App& command, Options& options) {
 void add_timing_flags(CLI::App& command, Options& options) {
   command.option_defaults()->group("Timing");
   TimingOptions& timing = options.trial.timing;
-  command.add_option("--repeats", timing.repeats, "Isolated calls: a barrier before each, all implementations in turn")
+  add_number(command, "--repeats", timing.repeats, "Isolated calls: a barrier before each, all implementations in turn")
       ->type_name("N")
       ->capture_default_str()
       ->check(at_least(1));
-  command.add_option("--iterations", timing.iterations, "Further calls back to back, timed together; 0: none")
+  add_number(command, "--iterations", timing.iterations, "Further calls back to back, timed together; 0: none")
       ->type_name("N")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber.description(""));
-  command.add_option("--warmup", timing.warmup, "Warmup calls of each kind, which are not measured")
+      ->check(at_least(0).description(""));
+  add_number(command, "--warmup", timing.warmup, "Warmup calls of each kind, which are not measured")
       ->type_name("N")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber.description("0 or more"));
+      ->check(at_least(0));
   command.add_option("--average", options.average, "How the ranks' times are reduced to one: rank0, mean, min or max")
       ->type_name("NAME")
       ->default_str("max of isolated calls, mean back to back");
-  command
-      .add_option("--cycles", options.cycles,
-                  "Repeat the whole measurement N times, with a table each; 0: until interrupted or a result is wrong")
+  add_number(command, "--cycles", options.cycles,
+             "Repeat the whole measurement N times, with a table each; 0: until interrupted or a result is wrong")
       ->type_name("N")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber.description(""));
-  command.add_option("--comm-timeout", options.trial.comm_timeout_seconds, "Seconds to wait for another rank")
-      ->type_name("SECONDS")
-      ->capture_default_str()
-      ->check(at_least(1));
+      ->check(at_least(0).description(""));
+  add_comm_timeout_flag(command, options.trial.comm_timeout_seconds);
 }
 
 void add_launch_flags(CLI::App& command, Options& options) {
   command.option_defaults()->group("Launches");
-  command.add_option("--ranks", options.launches.ranks, "Launch N ranks, where mpirun has not")
+  add_number(command, "--ranks", options.launches.ranks, "Launch N ranks, where mpirun has not")
       ->type_name("N")
       ->check(at_least(1));
-  command.add_option("--launches", options.launches.launches, "Number of launches, of which medians are taken")
+  add_number(command, "--launches", options.launches.launches, "Number of launches, of which medians are taken")
       ->type_name("N")
       ->capture_default_str()
       ->check(at_least(1));

@@ -16,7 +16,7 @@
 #include "runtime/training/run_context.h"
 #include "runtime/training/train.h"
 #include "runtime/training/training_run.h"
-#include "tools/cli/checks.h"
+#include "tools/cli/numbers.h"
 #include "tools/cli/train_flags.h"
 #include "tools/cli/write_json.h"
 
@@ -198,7 +198,7 @@ int bench_kfac(Options& options) {
 void add_measurement_flags(CLI::App& command, Options& options) {
   command.option_defaults()->group("Measurement");
   const auto number = [&](const char* flag, auto& value, const char* meaning, int64_t least) {
-    command.add_option(flag, value, meaning)->type_name("N")->capture_default_str()->check(at_least(least));
+    add_number(command, flag, value, meaning)->type_name("N")->capture_default_str()->check(at_least(least));
   };
   command
       .add_option("--forms", options.forms,

@@ -22,8 +22,8 @@
 #include "runtime/training/train.h"
 #include "runtime/training/unlimited_profile.h"
 #include "swap/schedule/schedule.h"
-#include "tools/cli/checks.h"
 #include "tools/cli/command.h"
+#include "tools/cli/numbers.h"
 #include "tools/cli/train_flags.h"
 #include "tools/cli/write_json.h"
 
@@ -306,12 +306,12 @@ int bench_paging(Options& options) {
 
 void add_measurement_flags(CLI::App& command, Options& options) {
   command.option_defaults()->group("Measurement");
-  command
-      .add_option("--budgets", options.percents, "Budgets in percent of the unconstrained peak; above 0, at most 1000")
+  add_number(command, "--budgets", options.percents,
+             "Budgets in percent of the unconstrained peak; above 0, at most 1000")
       ->type_name("PERCENTS")
       ->delimiter(',')
       ->capture_default_str();
-  command.add_option("--steps", options.steps, "Measured steps per variant")
+  add_number(command, "--steps", options.steps, "Measured steps per variant")
       ->type_name("N")
       ->capture_default_str()
       ->check(at_least(1));

@@ -15,7 +15,7 @@
 #include "core/bytes.h"
 #include "core/error.h"
 #include "core/parse_number.h"
-#include "tools/cli/checks.h"
+#include "tools/cli/numbers.h"
 #include "tools/cli/write_json.h"
 
 namespace spillway::tools {
@@ -201,9 +201,9 @@ int bench_pipeline(Options& options) {
 }
 
 template <class Value>
-CLI::Option* add_number(CLI::App& command, const char* flag, Value& value, const char* meaning, int64_t least,
-                        const char* by_default) {
-  return command.add_option(flag, value, meaning)->type_name("N")->check(at_least(least))->default_str(by_default);
+CLI::Option* add_count(CLI::App& command, const char* flag, Value& value, const char* meaning, int64_t least,
+                       const char* by_default) {
+  return add_number(command, flag, value, meaning)->type_name("N")->check(at_least(least))->default_str(by_default);
 }
 
 template <class Value>
@@ -214,11 +214,11 @@ CLI::Option* add_names(CLI::App& command, const char* flag, Value& value, const 
 
 void add_pipeline_flags(CLI::App& command, Options& options) {
   command.option_defaults()->group("Pipeline");
-  add_number(command, "--ranks", options.shape.ranks, "Number of ranks, which are threads", 2, "4");
-  add_number(command, "--accumulate", options.micro_batches, "Micro-batches per step", 1, "--ranks");
+  add_count(command, "--ranks", options.shape.ranks, "Number of ranks, which are threads", 2, "4");
+  add_count(command, "--accumulate", options.micro_batches, "Micro-batches per step", 1, "--ranks");
   add_names(command, "--schedules", options.schedules,
             "Schedules: gpipe, 1f1b, interleaved, zb-h1 or chimera, several with commas", "NAMES", "all");
-  add_number(command, "--chunks", options.chunks, "Stages per rank with interleaved", 1, "2");
+  add_count(command, "--chunks", options.chunks, "Stages per rank with interleaved", 1, "2");
   command.add_option("--message", options.message, "Size of each message between stages")
       ->type_name("SIZE")
       ->capture_default_str();
@@ -229,8 +229,8 @@ void add_pipeline_flags(CLI::App& command, Options& options) {
   command.add_option("--emulate", options.emulate, "CSV file with the times of the blocks to emulate")
       ->type_name("FILE")
       ->default_str("BERT-Base on one P100");
-  add_number(command, "--blocks", options.blocks, "Blocks of BERT-Base per rank", 1, "4");
-  command.add_option("--scale", options.scale, "Multiply all block times by X; above 0")
+  add_count(command, "--blocks", options.blocks, "Blocks of BERT-Base per rank", 1, "4");
+  add_number(command, "--scale", options.scale, "Multiply all block times by X; above 0")
       ->type_name("X")
       ->default_str("0.1, with --emulate 1");
 }
@@ -242,12 +242,12 @@ void add_refresh_flags(CLI::App& command, Options& options) {
             kRolling);
   add_names(command, "--interval", options.intervals,
             "Refresh each layer every STEPS steps; several with commas, or auto", "STEPS", kAuto);
-  add_number(command, "--staleness", options.staleness, "With rolling: steps from a layer's statistics to their use", 0,
-             "2");
-  add_number(command, "--pieces", options.refresh.pieces, "Pieces of an inversion; other work may run between them", 1,
-             "1");
+  add_count(command, "--staleness", options.staleness, "With rolling: steps from a layer's statistics to their use", 0,
+            "2");
+  add_count(command, "--pieces", options.refresh.pieces, "Pieces of an inversion; other work may run between them", 1,
+            "1");
   command.option_defaults()->group("Measurement");
-  add_number(command, "--steps", options.measure.steps, "Minimum number of measured steps per run", 1, "24");
+  add_count(command, "--steps", options.measure.steps, "Minimum number of measured steps per run", 1, "24");
   add_names(command, "--sizes", options.sizes, "Sizes of messages to measure beside items of 20 ms, or none", "SIZES",
             "200KB,2MB,12MB");
   command.add_option("--json", options.json_file, "File for the results")->type_name("FILE")->default_str("none");

@@ -2,9 +2,6 @@
 
 #include <vector>
 
-#include "core/error.h"
-#include "core/parse_number.h"
-
 namespace spillway::tools {
 namespace {
 
@@ -22,24 +19,6 @@ std::string unexpected(const CLI::App& app, const std::vector<std::string>& argu
 }
 
 }  // namespace
-
-CLI::Validator at_least(int64_t least) {
-  return CLI::Validator(
-      [least](std::string& text) {
-        const auto value = parse_number<int64_t>(text);
-        return value && *value >= least ? std::string() : str("'", text, "' is no whole number from ", least, " on");
-      },
-      str(least, " or more"));
-}
-
-CLI::Validator without_sign() {
-  return CLI::Validator(
-      [](std::string& text) {
-        return text.starts_with('-') || text.starts_with('+') ? str("'", text, "' is no whole number from 0 on")
-                                                              : std::string();
-      },
-      "0 or more");
-}
 
 std::string failure_text(const CLI::App& app, const CLI::Error& error, const std::string& program) {
   const std::vector<std::string> arguments = app.remaining(/*recurse=*/true);

@@ -9,6 +9,7 @@
 #include "core/parse_number.h"
 #include "runtime/models/model_info.h"
 #include "runtime/options/curvature_json.h"
+#include "tools/cli/numbers.h"
 
 namespace spillway::tools {
 using namespace runtime;
@@ -77,7 +78,7 @@ void KfacFlags::refuse_without_effect(const TrainOptions& train) const {
 }
 
 void KfacFlags::add_intervals(CLI::App& command, kfac::KfacOptions& k) {
-  command.add_option("--factor-interval", factor_interval, "Update factors every N steps; 1 or more")
+  add_number(command, "--factor-interval", factor_interval, "Update factors every N steps; 1 or more")
       ->type_name("N")
       ->capture_default_str();
   command
@@ -92,12 +93,11 @@ void KfacFlags::add_intervals(CLI::App& command, kfac::KfacOptions& k) {
           "Multiply both intervals by FACTOR from the start of EPOCH on; several with commas; 2 halves the updates")
       ->type_name("FACTOR@EPOCH")
       ->default_str("none");
-  command.add_option("--burn-in", k.burn_in, "Update factors in each of the first N steps; 0 or more")
+  add_number(command, "--burn-in", k.burn_in, "Update factors in each of the first N steps; 0 or more")
       ->type_name("N")
       ->capture_default_str();
-  command
-      .add_option("--factor-decay", k.decay,
-                  "Weight of the old value in a factor's running average; at least 0 and below 1")
+  add_number(command, "--factor-decay", k.decay,
+             "Weight of the old value in a factor's running average; at least 0 and below 1")
       ->type_name("X")
       ->capture_default_str();
   command
@@ -140,32 +140,29 @@ void KfacFlags::add_method(CLI::App& command, kfac::KfacOptions& k) {
       ->capture_default_str();
   command.add_flag("--precompute-outer", k.precompute_outer,
                    "With eigen: store 1/(v_G v_A + damping) of each layer instead of dividing in each step");
-  command
-      .add_option("--warm-start", k.warm_start,
-                  "Keep the previous eigenvectors while the relative error is at most X, below 1; 0: always decompose")
+  add_number(command, "--warm-start", k.warm_start,
+             "Keep the previous eigenvectors while the relative error is at most X, below 1; 0: always decompose")
       ->type_name("X")
       ->capture_default_str();
-  command
-      .add_option(
-          "--staleness", k.staleness,
-          "Decompose during N steps of training, and use the result afterwards; at most --inverse-interval; 0: at once")
+  add_number(
+      command, "--staleness", k.staleness,
+      "Decompose during N steps of training, and use the result afterwards; at most --inverse-interval; 0: at once")
       ->type_name("N")
       ->capture_default_str();
 }
 
 void KfacFlags::add_damping(CLI::App& command, TrainOptions& train) {
   command.option_defaults()->group("K-FAC: damping and step size");
-  auto* relative = command.add_option(
-      "--relative-damping", relative_damping,
+  auto* relative = add_number(
+      command, "--relative-damping", relative_damping,
       "Damping as a share of the curvature, the mean eigenvalue product that --damping-scope selects; above 0");
   relative->type_name("X")->default_str("0.1 with scope network, 0.3 with layer");
   auto* scope = command.add_option("--damping-scope", damping_scope,
                                    "Curvature that --relative-damping scales: layer (the layer's), or network (its "
                                    "geometric mean with the network's running maximum)");
   scope->type_name("NAME")->default_str("fisher network (unet3d and autoencoder layer), else layer");
-  command
-      .add_option("--damping", damping,
-                  "Absolute damping, the same for every layer, instead of --relative-damping; above 0")
+  add_number(command, "--damping", damping,
+             "Absolute damping, the same for every layer, instead of --relative-damping; above 0")
       ->type_name("X")
       ->excludes(relative)
       ->excludes(scope);
@@ -174,26 +171,23 @@ void KfacFlags::add_damping(CLI::App& command, TrainOptions& train) {
                   "Multiply the damping by FACTOR from the start of EPOCH on; several with commas")
       ->type_name("FACTOR@EPOCH")
       ->default_str("none");
-  command
-      .add_option("--adapt-damping", train.kfac.damping_adaptation,
-                  "Adapt the damping to the loss every N steps, with one more forward pass; 0: never")
+  add_number(command, "--adapt-damping", train.kfac.damping_adaptation,
+             "Adapt the damping to the loss every N steps, with one more forward pass; 0: never")
       ->type_name("N")
       ->capture_default_str();
 }
 
 void KfacFlags::add_step_size(CLI::App& command) {
-  command
-      .add_option("--kl-clip", kl_clip,
-                  "Trust region (KL clip) of the first step, in squared units of the loss; above 0")
+  add_number(command, "--kl-clip", kl_clip,
+             "Trust region (KL clip) of the first step, in squared units of the loss; above 0")
       ->type_name("X")
       ->default_str("fisher inf (unet3d 1e-5, autoencoder 1e-3), else 1e-3");
-  command
-      .add_option("--kl-clip-steps", kl_clip_steps, "Shrink the trust region as 1/(1 + step/N); inf: keep it; above 0")
+  add_number(command, "--kl-clip-steps", kl_clip_steps,
+             "Shrink the trust region as 1/(1 + step/N); inf: keep it; above 0")
       ->type_name("N")
       ->default_str("inf (unet3d 10)");
-  command
-      .add_option("--norm-clip", norm_clip,
-                  "Clip a step's norm to X times the norm of the weights that K-FAC preconditions; inf: off; above 0")
+  add_number(command, "--norm-clip", norm_clip,
+             "Clip a step's norm to X times the norm of the weights that K-FAC preconditions; inf: off; above 0")
       ->type_name("X")
       ->default_str("fisher 0.02, with --kl-clip inf (unet3d and autoencoder inf), else inf");
 }
@@ -209,14 +203,12 @@ void KfacFlags::add_layers(CLI::App& command, kfac::KfacOptions& k) {
                   "Factors of convolutions: full, separable, block, or auto (separable above --max-factor-dim)")
       ->type_name("NAME")
       ->capture_default_str();
-  command
-      .add_option("--max-factor-dim", k.max_factor_dim,
-                  "Maximum side of A with --conv-factors auto, and of a block; 1 or more")
+  add_number(command, "--max-factor-dim", k.max_factor_dim,
+             "Maximum side of A with --conv-factors auto, and of a block; 1 or more")
       ->type_name("N")
       ->capture_default_str();
-  command
-      .add_option("--max-linear-dim", k.max_linear_dim,
-                  "Leave linear layers with a side above N to --rest-optimizer; 1 or more")
+  add_number(command, "--max-linear-dim", k.max_linear_dim,
+             "Leave linear layers with a side above N to --rest-optimizer; 1 or more")
       ->type_name("N")
       ->capture_default_str();
   command.add_flag("--block-linear", k.block_linear,

@@ -9,6 +9,7 @@
 #include "ddl/comm/collectives.h"
 #include "ddl/topology/discover_levels.h"
 #include "tools/cli/launch.h"
+#include "tools/cli/numbers.h"
 
 namespace spillway::tools {
 namespace {
@@ -54,10 +55,10 @@ void add_levels_flag(CLI::App& command, std::string& text) {
 }
 
 void add_comm_timeout_flag(CLI::App& command, double& seconds) {
-  command.add_option("--comm-timeout", seconds, "Seconds to wait for another rank")
+  add_number(command, "--comm-timeout", seconds, "Seconds to wait for another rank")
       ->type_name("SECONDS")
       ->capture_default_str()
-      ->check(CLI::Range(0.001, 86400.0).description("0.001 to 86400"));
+      ->check(between(0.001, 86400));
 }
 
 std::string bus_id_of(const Device& device) {

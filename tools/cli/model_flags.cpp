@@ -2,7 +2,7 @@
 #include "core/error.h"
 #include "runtime/data/open_dataset.h"
 #include "runtime/models/model_info.h"
-#include "tools/cli/checks.h"
+#include "tools/cli/numbers.h"
 #include "tools/cli/train_flags.h"
 
 namespace spillway::tools {
@@ -51,10 +51,9 @@ void TrainFlags::add_model_flags(CLI::App& command) {
                   "Training data: synthetic:N, or for unet3d a folder of NIfTI cases in the BraTS layout")
       ->type_name("SOURCE")
       ->default_str("synthetic:N, N by model");
-  command
-      .add_option("--edge", edge,
-                  "Size of synthetic cases (voxels, pixels, words, features), or of the cube that volumes are cropped "
-                  "and padded to")
+  add_number(command, "--edge", edge,
+             "Size of synthetic cases (voxels, pixels, words, features), or of the cube that volumes are cropped "
+             "and padded to")
       ->type_name("N")
       ->default_str(defaults(&ModelInfo::size));
   command
@@ -63,13 +62,12 @@ void TrainFlags::add_model_flags(CLI::App& command) {
       ->type_name("DxHxW")
       ->default_str("the smallest that holds all cases");
   for (const ModelNumber& number : kNumbers)
-    command.add_option(number.flag, this->*number.asked, str(number.meaning, "; ", number.least, " or more"))
+    add_number(command, number.flag, this->*number.asked, str(number.meaning, "; ", number.least, " or more"))
         ->type_name("N")
         ->default_str(defaults(number.own));
-  command.add_option("--seed", options.seed, "Random seed for weights, data order, dropout and synthetic data")
+  add_number(command, "--seed", options.seed, "Random seed for weights, data order, dropout and synthetic data")
       ->type_name("N")
-      ->capture_default_str()
-      ->check(without_sign());
+      ->capture_default_str();
   add_device_flags(command);
 }
 

@@ -1,6 +1,7 @@
 // The flags of the optimizer and of checkpoints.
 #include "core/error.h"
 #include "runtime/models/model_info.h"
+#include "tools/cli/numbers.h"
 #include "tools/cli/train_flags.h"
 
 namespace spillway::tools {
@@ -23,22 +24,20 @@ void TrainFlags::add_optimizer_flags(CLI::App& command) {
   command.add_option("--optimizer", optimizer, "Optimizer: sgd, adam, adamw, lamb, muon or soap")
       ->type_name("NAME")
       ->default_str("adam, with --kfac sgd");
-  command.add_option("--lr", lr, "Learning rate; above 0")
+  add_number(command, "--lr", lr, "Learning rate; above 0")
       ->type_name("X")
       ->default_str("sgd 0.1 (unet3d with --kfac 1), adam, adamw and muon 5e-4, lamb 5e-3, soap 3e-3");
   add_rest_flags(command);
-  command.add_option("--momentum", momentum, "Momentum of sgd; at least 0 and below 1")
+  add_number(command, "--momentum", momentum, "Momentum of sgd; at least 0 and below 1")
       ->type_name("X")
       ->default_str("0.9");
   command.add_flag("--nesterov", options.optimizer.nesterov, "Use Nesterov momentum with sgd");
-  command
-      .add_option("--weight-decay", weight_decay,
-                  "Weight decay: an L2 penalty with sgd and adam, decoupled with all others; 0 or more")
+  add_number(command, "--weight-decay", weight_decay,
+             "Weight decay: an L2 penalty with sgd and adam, decoupled with all others; 0 or more")
       ->type_name("X")
       ->default_str("sgd and adam 0, else 0.01");
-  command
-      .add_option("--warmup", options.optimizer.warmup,
-                  "Steps over which the learning rate warms up linearly; 0 or more")
+  add_number(command, "--warmup", options.optimizer.warmup,
+             "Steps over which the learning rate warms up linearly; 0 or more")
       ->type_name("N")
       ->capture_default_str();
   command
@@ -46,14 +45,12 @@ void TrainFlags::add_optimizer_flags(CLI::App& command) {
                   "Multiply the learning rate by FACTOR from the start of EPOCH on; several with commas")
       ->type_name("FACTOR@EPOCH")
       ->default_str("none");
-  command
-      .add_option("--clip-norm", options.optimizer.clip_norm,
-                  "Clip the global gradient norm to X; 0: off; not with --kfac")
+  add_number(command, "--clip-norm", options.optimizer.clip_norm,
+             "Clip the global gradient norm to X; 0: off; not with --kfac")
       ->type_name("X")
       ->capture_default_str();
-  command
-      .add_option("--accumulate", options.optimizer.accumulate,
-                  "Micro-batches per step, whose gradients are averaged in one allreduce; 1 or more")
+  add_number(command, "--accumulate", options.optimizer.accumulate,
+             "Micro-batches per step, whose gradients are averaged in one allreduce; 1 or more")
       ->type_name("N")
       ->capture_default_str();
 }
@@ -64,7 +61,7 @@ void TrainFlags::add_rest_flags(CLI::App& command) {
                   "Optimizer of the parameters that K-FAC, muon and soap do not update: sgd, adam, adamw or lamb")
       ->type_name("NAME")
       ->default_str("adam; adamw with muon and soap");
-  command.add_option("--rest-lr", rest_lr, "Learning rate of --rest-optimizer; above 0")
+  add_number(command, "--rest-lr", rest_lr, "Learning rate of --rest-optimizer; above 0")
       ->type_name("X")
       ->default_str("adam and adamw: with --kfac 1e-3 (unet3d 0.05), with muon and soap --lr");
 }
@@ -74,14 +71,12 @@ void TrainFlags::add_precision_flags(CLI::App& command) {
   command.add_option("--amp", amp, "Run forward and loss under autocast to bf16 or fp16; or off")
       ->type_name("NAME")
       ->capture_default_str();
-  command
-      .add_option("--loss-scale", options.precision.loss_scaling.initial,
-                  "Initial loss scale with fp16; it is halved when gradients overflow; 1 or more")
+  add_number(command, "--loss-scale", options.precision.loss_scaling.initial,
+             "Initial loss scale with fp16; it is halved when gradients overflow; 1 or more")
       ->type_name("X")
       ->capture_default_str();
-  command
-      .add_option("--loss-scale-interval", options.precision.loss_scaling.growth_interval,
-                  "With fp16: double the loss scale after N steps without an overflow; 1 or more")
+  add_number(command, "--loss-scale-interval", options.precision.loss_scaling.growth_interval,
+             "With fp16: double the loss scale after N steps without an overflow; 1 or more")
       ->type_name("N")
       ->capture_default_str();
   command
@@ -99,7 +94,7 @@ void TrainFlags::add_checkpoint_flags(CLI::App& command) {
           "Write a checkpoint to DIR at the end, on interruption, on SIGUSR1, and when the disk for pages fails")
       ->type_name("DIR")
       ->default_str("none");
-  command.add_option("--checkpoint-every", options.checkpoint.every, "Also write a checkpoint every N steps; 0: never")
+  add_number(command, "--checkpoint-every", options.checkpoint.every, "Also write a checkpoint every N steps; 0: never")
       ->type_name("N")
       ->capture_default_str();
   command.add_flag("--resume", options.checkpoint.resume,

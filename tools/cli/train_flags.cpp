@@ -4,6 +4,7 @@
 
 #include "core/bytes.h"
 #include "core/error.h"
+#include "tools/cli/numbers.h"
 
 namespace spillway::tools {
 
@@ -38,15 +39,14 @@ void TrainFlags::add_training_flags(CLI::App& command) {
 
 void TrainFlags::add_run_flags(CLI::App& command) {
   command.option_defaults()->group("Run");
-  auto* steps = command.add_option("--steps", options.steps, "Number of training steps; 1 or more");
+  auto* steps = add_number(command, "--steps", options.steps, "Number of training steps; 1 or more");
   steps->type_name("N")->capture_default_str();
-  command
-      .add_option("--epochs", options.epochs, "Number of passes over the training cases, instead of --steps; 1 or more")
+  add_number(command, "--epochs", options.epochs,
+             "Number of passes over the training cases, instead of --steps; 1 or more")
       ->type_name("N")
       ->excludes(steps);
-  command
-      .add_option("--validate-every", options.validate_every,
-                  "Validate on the held-out cases every N steps; 0: five times in a run")
+  add_number(command, "--validate-every", options.validate_every,
+             "Validate on the held-out cases every N steps; 0: five times in a run")
       ->type_name("N")
       ->capture_default_str();
   command.add_flag("--deterministic", options.deterministic, "Use deterministic algorithms only");
@@ -70,9 +70,8 @@ void TrainFlags::add_gradient_flags(CLI::App& command) {
 
 void TrainFlags::add_pipeline_flags(CLI::App& command) {
   command.option_defaults()->group("Pipeline");
-  command
-      .add_option("--pipeline", options.pipeline.ranks,
-                  "Cut the model into stages over N ranks, with --accumulate micro-batches per step; 1: no pipeline")
+  add_number(command, "--pipeline", options.pipeline.ranks,
+             "Cut the model into stages over N ranks, with --accumulate micro-batches per step; 1: no pipeline")
       ->type_name("N")
       ->capture_default_str();
   command
@@ -80,7 +79,7 @@ void TrainFlags::add_pipeline_flags(CLI::App& command) {
                   str("Pipeline schedule: ", schedule_names(), "; all but chimera give the same bits"))
       ->type_name("NAME")
       ->capture_default_str();
-  command.add_option("--chunks", options.pipeline.chunks, "Stages per rank with --schedule interleaved; 1 or more")
+  add_number(command, "--chunks", options.pipeline.chunks, "Stages per rank with --schedule interleaved; 1 or more")
       ->type_name("N")
       ->capture_default_str();
   command
@@ -92,9 +91,8 @@ void TrainFlags::add_pipeline_flags(CLI::App& command) {
                   str("When a pipeline's ranks do that work: ", kfac_work_names(), "; the same bits"))
       ->type_name("NAME")
       ->capture_default_str();
-  command
-      .add_option("--cut", options.pipeline.cut,
-                  "Number of the model's parts in each stage, with commas; a part is a layer, block or level")
+  add_number(command, "--cut", options.pipeline.cut,
+             "Number of the model's parts in each stage, with commas; a part is a layer, block or level")
       ->type_name("N,N,…")
       ->default_str("by measured seconds")
       ->delimiter(',');

@@ -11,6 +11,7 @@
 #include "tools/cli/checks.h"
 #include "tools/cli/command.h"
 #include "tools/cli/help.h"
+#include "tools/cli/numbers.h"
 #include "tools/ddlrun/command.h"
 #include "tools/ddlrun/inspect.h"
 
@@ -66,7 +67,8 @@ void add_host_flags(CLI::App& app, Request& request) {
   app.add_option("--hostfile", request.hostfile, "File with a line per host: host, host:4 or host slots=4 max_slots=8")
       ->type_name("FILE")
       ->default_str("none");
-  app.add_option("-n,--ranks", request.ranks, "Number of ranks; they fill the hosts' slots one host after another")
+  tools::add_number(app, "-n,--ranks", request.ranks,
+                    "Number of ranks; they fill the hosts' slots one host after another")
       ->type_name("N")
       ->default_str("all slots");
   app.add_option("--levels", request.levels,
@@ -98,11 +100,11 @@ void add_look_flags(CLI::App& app, Request& request) {
   app.add_flag("--dry-run", request.dry_run, "Print hosts, ranks and the command; run nothing");
   app.add_flag("--no-preflight", request.no_preflight, "Launch without checking the hosts first");
   app.add_flag("--preflight-only", request.preflight_only, "Check the hosts and launch nothing");
-  app.add_option("--timeout", request.timeout_seconds,
-                 "Seconds to wait for hosts to answer and for preflight's launch to end")
+  tools::add_number(app, "--timeout", request.timeout_seconds,
+                    "Seconds to wait for hosts to answer and for preflight's launch to end")
       ->type_name("SECONDS")
       ->capture_default_str()
-      ->check(CLI::Range(1, 86400).description("1 to 86400"));
+      ->check(tools::between(1, 86400));
   app.add_option("--json", request.json_file, "File for the launch plan and preflight's findings")
       ->type_name("FILE")
       ->default_str("none");

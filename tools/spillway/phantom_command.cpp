@@ -3,6 +3,7 @@
 
 #include "runtime/data/phantom.h"
 #include "tools/cli/command.h"
+#include "tools/cli/numbers.h"
 
 namespace spillway::tools {
 using namespace runtime;
@@ -20,9 +21,9 @@ Run add_phantom(CLI::App& app) {
   command->add_option("--out", options->out, "Output folder; created when missing, refused when it holds anything else")
       ->type_name("DIR")
       ->required();
-  command->add_option("--cases", options->cases, "Number of cases")->type_name("N")->capture_default_str();
-  command->add_option("--edge", options->edge, "Voxels along each side")->type_name("N")->capture_default_str();
-  command->add_option("--seed", options->seed, "Random seed; the same seed gives the same cases")
+  add_number(*command, "--cases", options->cases, "Number of cases")->type_name("N")->capture_default_str();
+  add_number(*command, "--edge", options->edge, "Voxels along each side")->type_name("N")->capture_default_str();
+  add_number(*command, "--seed", options->seed, "Random seed; the same seed gives the same cases")
       ->type_name("N")
       ->capture_default_str();
   command->footer("Example: spillway phantom --out phantoms --cases 10 --edge 96 --seed 1");

@@ -15,8 +15,8 @@
 #include "runtime/models/model_info.h"
 #include "runtime/report/plan_json.h"
 #include "runtime/report/plan_page.h"
-#include "tools/cli/checks.h"
 #include "tools/cli/command.h"
+#include "tools/cli/numbers.h"
 #include "tools/cli/train_flags.h"
 #include "tools/cli/write_json.h"
 #include "tools/spillway/allow_flag.h"
@@ -113,7 +113,7 @@ int plan_command(Options& options) {
 
 void add_cluster_flags(CLI::App& command, Options& options) {
   command.option_defaults()->group("Machines");
-  command.add_option("--world", options.world, "Number of ranks")
+  add_number(command, "--world", options.world, "Number of ranks")
       ->type_name("N")
       ->capture_default_str()
       ->check(at_least(1));
@@ -131,9 +131,8 @@ void add_cluster_flags(CLI::App& command, Options& options) {
   command.add_option("--link-in", options.link_in, "Bandwidth of copies from the host to the device")
       ->type_name("RATE")
       ->default_str("the profile's");
-  command
-      .add_option("--devices-per-link", options.devices_per_link,
-                  "Devices of a host that share one link, as behind a PCIe switch")
+  add_number(command, "--devices-per-link", options.devices_per_link,
+             "Devices of a host that share one link, as behind a PCIe switch")
       ->type_name("N")
       ->capture_default_str()
       ->check(at_least(1));
@@ -152,7 +151,7 @@ void add_frontier_flags(CLI::App& command, Options& options) {
       ->type_name("BUDGETS")
       ->default_str("none; with --edges 75%,50%,35%,25%")
       ->delimiter(',');
-  command.add_option("--edges", options.edges, "Values of --edge to compare")
+  add_number(command, "--edges", options.edges, "Values of --edge to compare")
       ->type_name("N,…")
       ->default_str("the run's own")
       ->delimiter(',')
