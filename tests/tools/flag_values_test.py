@@ -1,4 +1,4 @@
-"""What both programs say to a value that no flag takes: a number in another base.
+"""What both programs say to a value that no flag takes: an empty one, or a number in another base.
 
 flag_values_test.py PATH/TO/spillway PATH/TO/ddlrun [unittest's arguments]
 """
@@ -47,6 +47,11 @@ class FlagValues(unittest.TestCase):
                 with self.subTest(command=command, flag=name, value=value):
                     self.assertEqual(done.returncode, 2, done.stderr)
                     self.assertRegex(done.stderr, rf"^{command[0]}: .*{name}\b.*'{re.escape(value)}'.*\n$")
+
+    def test_empty_values(self):
+        all_flags = flags()
+        self.assertGreater(len(all_flags), 100)
+        self.refusals((command, names[-1], "") for command, names, _ in all_flags)
 
     def test_numbers_in_another_base(self):
         numbers = [

@@ -20,6 +20,15 @@ std::string unexpected(const CLI::App& app, const std::vector<std::string>& argu
 
 }  // namespace
 
+void refuse_empty_values(CLI::App& app) {
+  const CLI::Validator not_empty(
+      [](std::string& text) { return text.empty() ? "'' is empty; allowed is a value, or to leave the flag out" : ""; },
+      "");
+  for (CLI::Option* option : app.get_options(nullptr))
+    if (option->get_items_expected_max() != 0) option->transform(not_empty);  // ahead of other checks
+  for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) refuse_empty_values(*command);
+}
+
 std::string failure_text(const CLI::App& app, const CLI::Error& error, const std::string& program) {
   const std::vector<std::string> arguments = app.remaining(/*recurse=*/true);
   const int code = error.get_exit_code();

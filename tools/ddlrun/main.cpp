@@ -128,6 +128,7 @@ int parse_and_run(int argc, char** argv) {
   Request request;
   bool inspecting = false;
   add_options(app, request, inspecting);
+  tools::refuse_empty_values(app);
   if (tools::asks_for_markdown_help(argc, argv))
     return std::fputs(tools::markdown_help(app).c_str(), stdout), tools::kOk;
   try {

@@ -54,6 +54,7 @@ int parse_and_run(int argc, char** argv) {
   const Command commands[] = {{"train", add_train(app)},         {"plan", add_plan(app)},
                               {"reproduce", add_reproduce(app)}, {"phantom", add_phantom(app)},
                               {"bench", add_bench(app)},         {"topo", add_topo(app)}};
+  refuse_empty_values(app);
   if (asks_for_markdown_help(argc, argv)) return std::fputs(markdown_help(app).c_str(), stdout), kOk;
   try {
     app.parse(argc, argv);
