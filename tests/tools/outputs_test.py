@@ -13,6 +13,13 @@ MLP = ["--model", "mlp", "--cases", "8", "--deterministic", "--steps", "2", "--q
 
 
 class Outputs(Case):
+    def test_every_command_says_that_a_file_may_not_grow(self):
+        def full_disk():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+
+        args = ["phantom", "--out", self.folder / "data", "--cases", "1", "--edge", "32"]
+        self.refused(1, "phantom_0001", "File too large", args=args, preexec_fn=full_disk)
+
     def test_a_folder_whose_name_is_no_utf8(self):
         data = os.fsdecode(os.fsencode(self.phantoms()) + b"\xff")
         os.rename(self.folder / "data", data)

@@ -27,4 +27,8 @@ bool interrupted() noexcept {
   return told_to_end;
 }
 
+void report_file_size_limits() {
+  std::signal(SIGXFSZ, [](int) {});  // exec() would keep SIG_IGN
+}
+
 }  // namespace spillway::tools

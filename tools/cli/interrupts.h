@@ -1,4 +1,4 @@
-/// Handling of Ctrl-C for commands that end in good order.
+/// Handling of signals by commands that end in good order.
 #pragma once
 #include <csignal>
 
@@ -20,5 +20,9 @@ class InterruptsNoted {
 };
 
 bool interrupted() noexcept;
+
+/// Makes a file that may not grow an error with a name, and not the end of the process. Programs that this process
+/// starts or becomes have the signal's default action.
+void report_file_size_limits();
 
 }  // namespace spillway::tools

@@ -11,6 +11,7 @@
 #include "tools/cli/checks.h"
 #include "tools/cli/command.h"
 #include "tools/cli/help.h"
+#include "tools/cli/interrupts.h"
 #include "tools/cli/numbers.h"
 #include "tools/ddlrun/command.h"
 #include "tools/ddlrun/inspect.h"
@@ -147,5 +148,6 @@ int parse_and_run(int argc, char** argv) {
 }  // namespace spillway::ddlrun
 
 int main(int argc, char** argv) {
+  spillway::tools::report_file_size_limits();
   return spillway::ddlrun::parse_and_run(argc, argv);
 }

@@ -13,6 +13,7 @@
 #include "tools/cli/checks.h"
 #include "tools/cli/command.h"
 #include "tools/cli/help.h"
+#include "tools/cli/interrupts.h"
 #include "tools/cli/launch.h"
 
 namespace spillway::tools {
@@ -70,5 +71,6 @@ int parse_and_run(int argc, char** argv) {
 }  // namespace spillway::tools
 
 int main(int argc, char** argv) {
+  spillway::tools::report_file_size_limits();
   return spillway::tools::parse_and_run(argc, argv);
 }

@@ -64,11 +64,6 @@ void save_when_asked() {
   ::sigaction(SIGUSR1, &action, nullptr);
 }
 
-/// Makes a file that may not grow an error with a name, and not the end of the process.
-void report_file_size_limits() {
-  std::signal(SIGXFSZ, SIG_IGN);
-}
-
 struct CommandOptions {
   TrainFlags flags;
   std::string json, report, levels = "hosts";
@@ -325,7 +320,6 @@ int train_command(CommandOptions& options, const CLI::App& command) {
   if (options.plan == "auto" && links.comm && device.torch_device().is_cpu())
     context.planner = std::make_shared<SimulatedWorkers>(links.comm, kernel_cache_folder());
   end_when_asked();
-  report_file_size_limits();
 
   Progress progress(first && !options.quiet, ddl::launched_by_mpi(), device.ledger());
   progress.before_start([&] {
