@@ -46,6 +46,16 @@ int64_t regular_file_bytes(const File& file, const Path& path) {
   return S_ISREG(status.st_mode) ? status.st_size : -1;
 }
 
+void write_all(const File& file, const void* bytes, size_t count, const Path& path) {
+  for (const char* at = static_cast<const char*>(bytes); count > 0;) {
+    const ssize_t written = ::write(file.get(), at, count);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail(path, "write");
+    at += written;
+    count -= written;
+  }
+}
+
 NewFile::NewFile(Path path, Readers readers)
     : path_(std::move(path)), part_(path_.string() + ".part"), file_(open_fresh(part_, readers)) {
   if (!std::filesystem::is_directory(path_)) return;
@@ -61,13 +71,7 @@ NewFile::~NewFile() {
 }
 
 void NewFile::write(const void* bytes, size_t count) {
-  for (const char* at = static_cast<const char*>(bytes); count > 0;) {
-    const ssize_t written = ::write(file_.get(), at, count);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) fail(part_, "write");
-    at += written;
-    count -= written;
-  }
+  write_all(file_, bytes, count, part_);
 }
 
 void NewFile::flush() {

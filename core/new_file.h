@@ -24,6 +24,9 @@ class File {
 /// std::system_error.
 int64_t regular_file_bytes(const File& file, const std::filesystem::path& path);
 
+/// Writes all of the bytes. Throws std::system_error naming `path`.
+void write_all(const File& file, const void* bytes, size_t count, const std::filesystem::path& path);
+
 /// The users who may read a new file: its owner alone, or everyone whom the umask allows.
 enum class Readers : uint8_t { owner, everyone };
 

@@ -16,7 +16,6 @@
 #include "benchmarks/commands/commands.h"
 #include "core/bytes.h"
 #include "core/error.h"
-#include "core/new_file.h"
 #include "ddl/comm/mpi.h"
 #include "tools/cli/interrupts.h"
 #include "tools/cli/launch.h"
@@ -57,11 +56,7 @@ void conclude(const Options& options, json result, int cycle) {
   print(result);
   if (options.explain) print_explanations(result);
   if (!options.json_file.empty()) write_json(result, options.json_file);
-  if (!options.plot_file.empty()) {
-    NewFile plot(options.plot_file, Readers::everyone);
-    plot.write(draw_plot(result));
-    plot.commit();
-  }
+  if (!options.plot_file.empty()) write_output(draw_plot(result), options.plot_file);
   require_right(result);
 }
 

@@ -1,17 +1,62 @@
 #include "tools/cli/write_json.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cerrno>
-#include <fstream>
+#include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "core/error.h"
+#include "core/json_text.h"
+#include "core/new_file.h"
+
 namespace spillway::tools {
+namespace {
+
+/// True for a link, a pipe or a device, which users name for what is behind it.
+bool is_written_in_place(const std::string& file) {
+  using enum std::filesystem::file_type;
+  std::error_code ignored;
+  const auto type = std::filesystem::symlink_status(file, ignored).type();
+  return type == symlink || type == fifo || type == character || type == block || type == socket;
+}
+
+[[noreturn]] void fail(const std::string& file) {
+  throw std::system_error(errno, std::generic_category(), str("cannot write '", file, "'"));
+}
+
+/// Opens `file`. What is stdout already shares its position, because one text would overwrite the other.
+File open_in_place(const std::string& file) {
+  std::error_code ignored;
+  const bool is_stdout = std::filesystem::equivalent(file, "/dev/stdout", ignored);
+  if (is_stdout && std::fflush(stdout) != 0) fail(file);
+  File out(is_stdout ? ::dup(STDOUT_FILENO) : ::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (out.get() < 0) fail(file);
+  return out;
+}
+
+}  // namespace
+
+void write_output(std::string_view text, const std::string& file) {
+  if (is_written_in_place(file)) return write_all(open_in_place(file), text.data(), text.size(), file);
+  NewFile fresh(file, Readers::everyone);
+  fresh.write(text);
+  fresh.commit();
+}
 
 void write_json(const nlohmann::json& value, const std::string& file) {
-  std::ofstream out(file);
-  out << value.dump(2) << "\n";
-  out.flush();
-  if (!out) throw std::system_error(errno ? errno : EIO, std::generic_category(), "cannot write '" + file + "'");
+  write_output(json_text(value, 2) + "\n", file);
+}
+
+void check_writable(const std::string& file) {
+  if (!is_written_in_place(file)) {
+    const NewFile removed_at_once(file, Readers::everyone);
+    return;
+  }
+  if (::access(file.c_str(), W_OK) != 0 && errno != ENOENT) fail(file);  // a link's file may be yet to come
 }
 
 }  // namespace spillway::tools

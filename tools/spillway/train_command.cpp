@@ -7,7 +7,6 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -122,15 +121,6 @@ TrainOptions compared_options(TrainOptions options, const std::string& what, std
   if (is_of_matrices(optimizer.kind)) optimizer.rest = {OptimizerKind::adamw, optimizer.lr};
   options.validate();
   return options;
-}
-
-/// Throws std::system_error when `file` cannot be written, so that this is known before hours of training and not after
-/// them. Leaves an existing file alone.
-void check_writable(const std::string& file) {
-  const bool existed = std::filesystem::exists(file);
-  std::ofstream out(file, std::ios::app);
-  if (!out) throw std::system_error(errno, std::generic_category(), "cannot write '" + file + "'");
-  if (!existed) std::filesystem::remove(file);
 }
 
 /// The processes that were started together with this one.
