@@ -218,6 +218,15 @@ class BadInput(Case):
             2, "--agent", "'no-such-agent'", args=["--agent", "no-such-agent", "--no-preflight", "-H", "a", "prog"]
         )
 
+    def test_a_stdout_that_is_full(self):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                [PROGRAM, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+            )
+        self.assertEqual(
+            (done.returncode, done.stderr), (1, "ddlrun: cannot write all of stdout: No space left on device\n")
+        )
+
     def test_results_that_cannot_be_written(self):
         self.refused(
             1, "no/such/folder", args=["--dry-run", "--json", self.folder / "no/such/folder/x.json", "-H", "a", "prog"]

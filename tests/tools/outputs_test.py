@@ -57,6 +57,15 @@ class Outputs(Case):
         self.assertIn("hosts", json.loads(file.read_text()[len(drawing) :]))
         self.assertTrue(pathlib.Path("/dev/stdout").is_symlink())
 
+    def test_a_stdout_that_is_full(self):
+        for args in (["--help"], ["topo"], ["reproduce", "--list"]):
+            with open("/dev/full", "w") as full:
+                done = subprocess.run(
+                    [PROGRAM, *args], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+                )
+            self.assertEqual(done.returncode, 1, args)
+            self.assertEqual(done.stderr, "spillway: cannot write all of stdout: No space left on device\n")
+
     def test_a_folder_whose_name_is_no_utf8(self):
         data = os.fsdecode(os.fsencode(self.phantoms()) + b"\xff")
         os.rename(self.folder / "data", data)

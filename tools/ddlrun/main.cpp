@@ -13,6 +13,7 @@
 #include "tools/cli/help.h"
 #include "tools/cli/interrupts.h"
 #include "tools/cli/numbers.h"
+#include "tools/cli/stdout.h"
 #include "tools/ddlrun/command.h"
 #include "tools/ddlrun/inspect.h"
 
@@ -149,5 +150,5 @@ int parse_and_run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   spillway::tools::report_file_size_limits();
-  return spillway::ddlrun::parse_and_run(argc, argv);
+  return spillway::tools::close_stdout(spillway::ddlrun::parse_and_run(argc, argv), "ddlrun");
 }

@@ -15,6 +15,7 @@
 #include "tools/cli/help.h"
 #include "tools/cli/interrupts.h"
 #include "tools/cli/launch.h"
+#include "tools/cli/stdout.h"
 
 namespace spillway::tools {
 using namespace runtime;
@@ -72,5 +73,5 @@ int parse_and_run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   spillway::tools::report_file_size_limits();
-  return spillway::tools::parse_and_run(argc, argv);
+  return spillway::tools::close_stdout(spillway::tools::parse_and_run(argc, argv), "spillway");
 }
