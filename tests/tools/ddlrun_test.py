@@ -405,6 +405,17 @@ class Launches(Case):
         process.send_signal(signal.SIGINT)
         self.assertNotEqual(process.wait(timeout=20), 0)
 
+    def test_a_request_to_end_is_repeated_until_the_launcher_has_ranks(self):
+        launcher = self.script(
+            "mpirun",
+            "[ $1 = --version ] && echo 'mpirun (Open MPI) 4.1.4' && exit\n"
+            "trap 'n=$((n + 1)); [ $n = 3 ] && exit 130' USR2\necho up\nwhile :; do sleep 0.1; done\n",
+        )
+        process = self.started("--launcher", launcher, "spillway", "train", stderr=subprocess.DEVNULL)
+        self.assertEqual(process.stdout.readline(), "up\n")
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(timeout=20), 130)
+
     def test_ctrl_c_before_training_ends_ranks_with_130(self):
         process = self.started(self.trapping(":"), "train", stderr=subprocess.DEVNULL)
         self.assertEqual([process.stdout.readline() for _ in range(2)], ["up\n"] * 2)

@@ -96,10 +96,21 @@ std::atomic<pid_t> launcher = 0;
 std::atomic<int> requests_to_end = 0;
 static_assert(std::atomic<pid_t>::is_always_lock_free);
 
+/// Asks the ranks to end, and again a second later, because mpirun loses the signal while it starts them.
+void ask_ranks_to_end() {
+  ::kill(launcher, SIGUSR2);
+  ::alarm(1);
+}
+
 void pass_on(int number) {
-  const bool ends = number != SIGUSR1 && number != SIGUSR2;
-  const bool first = ends && requests_to_end++ == 0;
-  ::kill(launcher, first ? SIGUSR2 : ends ? SIGTERM : number);
+  if (number == SIGUSR1 || number == SIGUSR2) {
+    ::kill(launcher, number);
+  } else if (requests_to_end++ == 0) {
+    ask_ranks_to_end();
+  } else {
+    ::alarm(0);
+    ::kill(launcher, SIGTERM);
+  }
 }
 
 /// The signals that are passed on. They wait while this object lives.
@@ -125,6 +136,8 @@ void pass_signals_on() {
   action.sa_handler = pass_on;
   action.sa_flags = SA_RESTART;
   for (const int number : kPassedOn) ::sigaction(number, &action, nullptr);
+  action.sa_handler = [](int) { ask_ranks_to_end(); };
+  ::sigaction(SIGALRM, &action, nullptr);
 }
 
 /// Turns a child of this process into the program, in a process group of its own.
@@ -198,6 +211,7 @@ int supervise(const std::vector<std::string>& command) {
   int status = 0;
   while (::waitpid(child, &status, 0) != child)
     if (errno != EINTR) throw std::system_error(errno, std::generic_category(), "waitpid");
+  ::alarm(0);
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   // A rank that is not training yet has no state to save, so the signal ends it.
   return requests_to_end > 0 && code == 128 + SIGUSR2 ? kInterrupted : code;

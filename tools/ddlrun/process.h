@@ -28,9 +28,10 @@ std::vector<Outcome> run_all(const std::vector<std::vector<std::string>>& comman
 /// Runs `command`, Open MPI's mpirun with `spillway train`, until it ends, and returns its exit code; 128 plus the
 /// signal's number when a signal ended it. The first SIGINT, SIGTERM or SIGHUP reaches the ranks as SIGUSR2, which asks
 /// them to save their state and to end with 130, and which mpirun passes on and waits for. It would kill them a second
-/// after any other. A further one ends mpirun. SIGUSR1 and SIGUSR2 are passed on. `command` has no input and a process
-/// group of its own, so that a terminal's Ctrl-C does not reach it. It is asked to end when this process dies. Throws
-/// as run() does.
+/// after any other. SIGUSR2 is sent again each second, because mpirun loses it while it starts the ranks. A further
+/// SIGINT, SIGTERM or SIGHUP ends mpirun. SIGUSR1 and SIGUSR2 are passed on. `command` has no input and a process group
+/// of its own, so that a terminal's Ctrl-C does not reach it. It is asked to end when this process dies. Throws as
+/// run() does.
 int supervise(const std::vector<std::string>& command);
 
 /// Returns the last line that is not blank, without blanks at its ends.
