@@ -8,15 +8,30 @@
 
 namespace spillway::runtime {
 
+namespace {
+
+/// Returns the largest power of two up to `value`, which is above 0.
+double power_of_two_below(double value) {
+  return std::ldexp(1, std::ilogb(value));
+}
+
+}  // namespace
+
 at::Tensor normalize_nonzero(const at::Tensor& voxels, std::string_view who) {
   const auto brain = voxels.ne(0);
   const int64_t count = brain.sum().item<int64_t>();
   if (count < 2) throw BadRequest(str(who, ": ", count, " voxels are nonzero; a scan of a brain is needed"));
   const double mean = voxels.sum(at::kDouble).item<double>() / static_cast<double>(count);
-  const auto centered = voxels.sub(mean).mul_(brain);
+  auto centered = voxels.sub(mean).mul_(brain);
+  const double largest = centered.abs().max().item<double>();
+  if (largest == 0) throw BadRequest(str(who, ": all ", count, " nonzero voxels are ", mean, "; there is no contrast"));
+  const int64_t rounded_away = centered.eq(-mean).logical_and_(brain).sum().item<int64_t>();
+  if (!std::isfinite(largest) || rounded_away > count / 2)
+    throw BadRequest(str(who, ": voxels are from ", voxels.min().item<double>(), " to ", voxels.max().item<double>(),
+                         ", and float32 cannot hold what most of them differ by; is the file damaged?"));
+  // A power of two changes no digit of the quotient, and keeps the squares within the range of float32.
+  centered.div_(power_of_two_below(largest));
   const double variance = centered.square().sum(at::kDouble).item<double>() / static_cast<double>(count);
-  if (!(variance > 0))
-    throw BadRequest(str(who, ": all ", count, " nonzero voxels are ", mean, "; there is no contrast"));
   return centered.div(std::sqrt(variance));
 }
 

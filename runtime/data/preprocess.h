@@ -21,7 +21,8 @@ inline constexpr int64_t kShapeMultiple = 16;
 
 /// Returns z = (x − μ) / σ over the nonzero voxels (the brain); the background stays 0. Shape: any, float, kept. σ² is
 /// the population variance; μ and σ are computed in float64.
-/// Throws BadRequest naming `who` when fewer than two voxels are nonzero or all of those are equal.
+/// Throws BadRequest naming `who` when fewer than two voxels are nonzero, when all of those are equal, or when some are
+/// so large that float32 rounds most others away.
 at::Tensor normalize_nonzero(const at::Tensor& voxels, std::string_view who);
 
 /// The most by which a label may differ from a whole number. Scaling and other types' rounding stay far below it.

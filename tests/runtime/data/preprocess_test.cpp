@@ -68,6 +68,24 @@ TEST(PreprocessTest, RefusesAScanWithoutBrainOrContrast) {
   expect_refusal([] { normalize_nonzero(at::full({2, 2, 2}, 7.0), "case 'a' t1"); }, {"all 8", "7", "contrast"});
 }
 
+TEST(PreprocessTest, NormalisesAScanInAnyUnitToTheSameBits) {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(1);
+  const auto scan = at::rand({4, 5, 6}, generator);
+  const auto expected = normalize_nonzero(scan, "scan");
+  for (int exponent : {-100, -60, 60, 120})
+    EXPECT_TRUE(at::equal(normalize_nonzero(scan * std::ldexp(1.0, exponent), "scan"), expected)) << exponent;
+}
+
+TEST(PreprocessTest, RefusesVoxelsBesideWhichOthersVanish) {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(1);
+  auto scan = at::rand({4, 5, 6}, generator);
+  scan[0][0][0] = 3.4e38;
+  expect_refusal([&] { normalize_nonzero(scan, "case 'a' t1"); }, {"case 'a' t1", "3.4e+38", "damaged"});
+  scan[0][0][1] = 3.4e38;
+  scan[0][0][2] = -3.4e38;
+  expect_refusal([&] { normalize_nonzero(scan, "case 'a' t1"); }, {"-3.4e+38 to 3.4e+38", "damaged"});
+}
+
 TEST(PreprocessTest, MapsLabelsToWholeTumourCoreAndEnhancing) {
   auto labels = at::tensor({0.f, 1.f, 2.f, 4.f}).view({1, 1, 4});
   auto target = overlapping_labels(labels, "seg").view({3, 4});
