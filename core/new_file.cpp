@@ -27,6 +27,14 @@ int open_fresh(const Path& path, Readers readers) {
   return descriptor;
 }
 
+/// True when `path` names the open file, and no other that took its place.
+bool is_named(const File& file, const Path& path) {
+  struct stat open {};
+  struct stat named {};
+  return ::fstat(file.get(), &open) == 0 && ::lstat(path.c_str(), &named) == 0 && open.st_dev == named.st_dev &&
+         open.st_ino == named.st_ino;
+}
+
 void sync_folder(const Path& folder) {
   const int descriptor = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) fail(folder, "open");
@@ -67,7 +75,7 @@ NewFile::NewFile(Path path, Readers readers)
 
 NewFile::~NewFile() {
   std::error_code ignored;
-  if (!committed_) std::filesystem::remove(part_, ignored);
+  if (!committed_ && is_named(file_, part_)) std::filesystem::remove(part_, ignored);
 }
 
 void NewFile::write(const void* bytes, size_t count) {
@@ -80,6 +88,9 @@ void NewFile::flush() {
 
 void NewFile::commit() {
   flush();
+  if (!is_named(file_, part_))
+    throw std::system_error(EBUSY, std::generic_category(),
+                            str("cannot complete '", path_.string(), "', which another process writes too"));
   std::filesystem::rename(part_, path_);
   committed_ = true;
   sync_folder(path_.parent_path());

@@ -32,8 +32,9 @@ enum class Readers : uint8_t { owner, everyone };
 
 /// A file that is written as `path`.part and renamed to `path` at the end. So `path` is always complete: the former
 /// file or the new one. A file or link that has the name already is replaced and never written through. So a stranger
-/// who can write to the folder cannot send the bytes elsewhere. All members throw std::system_error naming the file
-/// when it cannot be written (a full disk); the former file is then intact.
+/// who can write to the folder cannot send the bytes elsewhere. Of two writers of one file, the one that began later
+/// completes it, and commit() of the other throws. All members throw std::system_error naming the file when it cannot
+/// be written (a full disk); the former file is then intact.
 class NewFile {
  public:
   explicit NewFile(std::filesystem::path path, Readers readers = Readers::owner);

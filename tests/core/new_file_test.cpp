@@ -5,6 +5,7 @@
 
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <system_error>
 
 #include "tests/support/disk.h"
@@ -89,6 +90,23 @@ TEST(NewFileTest, NeverWritesThroughALinkThatLiesInItsPlace) {
   std::filesystem::create_hard_link(victim, folder.path() / "a.part");
   replace(file, "new");
   EXPECT_EQ(contents_of(victim), "mine");
+}
+
+TEST(NewFileTest, IsNotCompletedWithTheBytesOfAnotherWriter) {
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "a";
+  replace(file, "former");
+  auto first = std::make_unique<NewFile>(file);
+  first->write("first");
+  NewFile second(file);
+  second.write("sec");
+  EXPECT_THROW(first->commit(), std::system_error);
+  first.reset();
+  EXPECT_EQ(contents_of(file), "former");
+  second.write("ond");
+  second.commit();
+  EXPECT_EQ(contents_of(file), "second");
+  EXPECT_EQ(folder.names().size(), 1u);
 }
 
 TEST(NewFileTest, NamesWhatCannotBeWritten) {
