@@ -3,13 +3,13 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
+#include <filesystem>
 #include <thread>
 #include <utility>
 
 #include "core/error.h"
 #include "core/host/memory_limit.h"
+#include "core/host/text_file.h"
 #include "core/memory/device_memory.h"
 #include "ddl/comm/simulated_world.h"
 #include "ddl/torch/comm.h"
@@ -152,12 +152,11 @@ DeviceProfile find_profile(const std::string& text, MachineTimes& machine) {
   if (text == "cpu") return this_machine(machine);
   const auto known = built_in_profiles();
   if (std::find(known.begin(), known.end(), text) != known.end()) return built_in_profile(text);
-  std::ifstream in(text, std::ios::binary);
-  if (!in)
+  if (std::error_code ignored; !std::filesystem::exists(text, ignored))
     throw BadRequest(
         str("--device-profile is '", text, "'; allowed: cpu, h200, h100, a100, v100, or a file that can be read"));
   try {
-    DeviceProfile profile = parse_profile(std::string(std::istreambuf_iterator<char>(in), {}));
+    DeviceProfile profile = parse_profile(read_text_file(text));
     profile.origin = str("file ", text);
     return profile;
   } catch (const BadRequest& error) {

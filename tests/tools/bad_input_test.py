@@ -185,6 +185,13 @@ class BadInput(Case):
         refused("--checkpoint-every", "2")("checkpoint_every")
         refused("--resume", "--checkpoint", self.folder)("there is no", "checkpoint.safetensors")
 
+    def test_files_that_are_none_or_never_end(self):
+        for file, reason in (("/dev/zero", "larger than"), (self.folder, "it is a folder")):
+            plan = ["plan", *OTHERS["mlp"], "--device-profile", file]
+            self.refused(2, f"--device-profile {file}", reason, args=plan)
+            train = ["train", *OTHERS["mlp"], "--kfac", "--kfac-plan", file]
+            self.refused(2, f"--kfac-plan '{file}' cannot be read", reason, args=train)
+
     def test_checkpoints_that_are_cut_short_or_of_another_run(self):
         folder = self.folder / "checkpoints"
         options = [*OTHERS["mlp"], "--checkpoint", folder]

@@ -1,11 +1,10 @@
 #include "tools/cli/kfac_flags.h"
 
 #include <cmath>
-#include <fstream>
 #include <limits>
-#include <sstream>
 
 #include "core/error.h"
+#include "core/host/text_file.h"
 #include "core/parse_number.h"
 #include "runtime/models/model_info.h"
 #include "runtime/options/curvature_json.h"
@@ -38,11 +37,8 @@ double parse_share(std::string_view flag, const std::string& text) {
   throw BadRequest(str(flag, " is '", text, "'; allowed is a percentage above 0%, up to 100%, such as 20%"));
 }
 
-std::string text_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) throw BadRequest(str("--kfac-plan '", path, "' cannot be read"));
-  return text.str();
+std::string text_of(const std::string& path) try { return read_text_file(path); } catch (const BadRequest& error) {
+  throw BadRequest(str("--kfac-plan '", path, "' cannot be read: ", error.what()));
 }
 
 }  // namespace
