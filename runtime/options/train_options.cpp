@@ -36,18 +36,23 @@ void require(bool good, std::string_view field, const auto& value, std::string_v
   if (!good) throw BadRequest(str("TrainOptions: ", field, " is ", value, "; allowed is ", allowed));
 }
 
+// With larger numbers the bytes of a tensor, or the cases of a step on all ranks, would be no int64_t.
+constexpr int64_t kMaxWidth = int64_t{1} << 24, kMaxLayers = int64_t{1} << 16, kMaxCases = int64_t{1} << 24;
+constexpr int64_t kMaxMicroBatches = int64_t{1} << 24;
+
 void validate_model(const ModelOptions& model, const DataOptions& data) {
   const ModelInfo& info = model_info(model.name);
-  auto choice = [&](std::string_view field, int64_t value, int64_t own, int64_t least) {
+  auto choice = [&](std::string_view field, int64_t value, int64_t own, int64_t least, int64_t most) {
     require(value == 0 || own > 0, field, value, str("none: ", model.name, " has no such choice"));
     require(value == 0 || value >= least, field, value, str(least, " or more"));
+    require(value <= most, field, value, str("at most ", most));
   };
-  choice("cases", data.cases, info.cases, 2);
-  choice("batch", data.batch, info.batch, 1);
-  choice("filters", model.filters, info.filters, 1);
-  choice("hidden", model.hidden, info.hidden, 1);
-  choice("layers", model.layers, info.layers, 1);
-  choice("classes", model.classes, info.classes, 2);
+  choice("cases", data.cases, info.cases, 2, kMaxCases);
+  choice("batch", data.batch, info.batch, 1, kMaxCases);
+  choice("filters", model.filters, info.filters, 1, kMaxWidth);
+  choice("hidden", model.hidden, info.hidden, 1, kMaxWidth);
+  choice("layers", model.layers, info.layers, 1, kMaxLayers);
+  choice("classes", model.classes, info.classes, 2, kMaxWidth);
   require(model.layout == Layout::contiguous || info.has_channels(), "memory_format", name(model.layout),
           str("contiguous: ", model.name, " has no channels"));
 }
@@ -95,6 +100,7 @@ void validate_optimizer(const OptimizerOptions& o) {
   require(o.warmup >= 0, "warmup", o.warmup, "0 or more");
   require(o.clip_norm >= 0 && std::isfinite(o.clip_norm), "clip_norm", o.clip_norm, "0 or more and finite");
   require(o.accumulate >= 1, "accumulate", o.accumulate, "1 or more");
+  require(o.accumulate <= kMaxMicroBatches, "accumulate", o.accumulate, str("at most ", kMaxMicroBatches));
 }
 
 void validate_gradients(const GradientExchangeOptions& o) {

@@ -185,6 +185,11 @@ class BadInput(Case):
         refused("--checkpoint-every", "2")("checkpoint_every")
         refused("--resume", "--checkpoint", self.folder)("there is no", "checkpoint.safetensors")
 
+    def test_numbers_beyond_every_model(self):
+        for flag in ("hidden", "classes", "layers", "cases", "batch", "accumulate"):
+            args = ["train", *OTHERS["mlp"], "--cases", "8", f"--{flag}", "9223372036854775807"]
+            self.refused(2, f"{flag} is 9223372036854775807; allowed is at most", args=args)
+
     def test_files_that_are_none_or_never_end(self):
         for file, reason in (("/dev/zero", "larger than"), (self.folder, "it is a folder")):
             plan = ["plan", *OTHERS["mlp"], "--device-profile", file]
