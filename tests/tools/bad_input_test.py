@@ -197,6 +197,10 @@ class BadInput(Case):
             train = ["train", *OTHERS["mlp"], "--kfac", "--kfac-plan", file]
             self.refused(2, f"--kfac-plan '{file}' cannot be read", reason, args=train)
 
+    def test_links_that_carry_nothing(self):
+        for flag in ("--link-out", "--link-in"):
+            self.refused(2, f"{flag} is '0GB/s'", "above 0", args=["plan", *OTHERS["mlp"], flag, "0GB/s"])
+
     def test_checkpoints_that_are_cut_short_or_of_another_run(self):
         folder = self.folder / "checkpoints"
         options = [*OTHERS["mlp"], "--checkpoint", folder]

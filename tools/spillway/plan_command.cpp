@@ -38,9 +38,11 @@ struct Options {
 
 /// Reads `75GB/s`.
 double parse_rate(const char* flag, const std::string& text) {
-  if (!text.ends_with("/s"))
-    throw BadRequest(str(flag, " is '", text, "'; allowed is a size a second, such as 75GB/s"));
-  return static_cast<double>(parse_bytes(text.substr(0, text.size() - 2)));
+  const bool is_rate = text.ends_with("/s");
+  const int64_t bytes = is_rate ? parse_bytes(text.substr(0, text.size() - 2)) : 0;
+  if (bytes > 0) return static_cast<double>(bytes);
+  throw BadRequest(
+      str(flag, " is '", text, "'; allowed is a size a second", is_rate ? " above 0" : "", ", such as 75GB/s"));
 }
 
 DeviceProfile profile_of(const Options& options, MachineTimes& machine) {
