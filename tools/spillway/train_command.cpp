@@ -245,7 +245,8 @@ void write_results(const CommandOptions& options, const TrainResult& result, con
 }
 
 void print_results(const CommandOptions& options, const TrainResult& result, const std::vector<NamedResult>& others) {
-  if (!options.quiet) print_summary(result, others);
+  if (options.quiet) return;
+  print_summary(result, others);
   if (options.report.empty()) return;
   std::printf("report: %s\n", (std::filesystem::absolute(options.report) / "report.html").c_str());
 }
