@@ -49,9 +49,10 @@ class FlagValues(unittest.TestCase):
                     self.assertRegex(done.stderr, rf"^{command[0]}: .*{name}\b.*'{re.escape(value)}'.*\n$")
 
     def test_empty_values(self):
-        all_flags = flags()
-        self.assertGreater(len(all_flags), 100)
-        self.refusals((command, names[-1], "") for command, names, _ in all_flags)
+        texts = [(command, names[-1]) for command, names, kind in flags() if kind not in NUMBERS]
+        self.assertGreater(len(texts), 50)
+        self.refusals([(command, name, "") for command, name in texts])
+        self.refusals([(["spillway", "train"], name, "") for name in ("--steps", "--lr", "--cut")])
 
     def test_numbers_in_another_base(self):
         numbers = [
