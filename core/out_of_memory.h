@@ -14,7 +14,7 @@ namespace spillway {
 /// asked for how many bytes. Nothing can be freed for it any more.
 class OutOfMemory : public std::bad_alloc {
  public:
-  OutOfMemory(const std::string& what, int64_t requested_bytes) : text_(what), requested_bytes_(requested_bytes) {}
+  OutOfMemory(const std::string& what, int64_t bytes) : text_(what), requested_bytes_(bytes) {}  // NOLINT: a member
   const char* what() const noexcept override { return text_.what(); }
   int64_t requested_bytes() const noexcept { return requested_bytes_; }
 

@@ -17,7 +17,7 @@ namespace {
 /// Number of functions that were given to run() and have not ended; negative after end_all(). It is the process's, as
 /// the interpreter is. A child of fork() has none of the threads.
 std::atomic<int64_t> callbacks_under_way = 0;
-const int starts_anew_in_children = pthread_atfork(nullptr, nullptr, [] { callbacks_under_way = 0; });
+const int kStartsAnewInChildren = pthread_atfork(nullptr, nullptr, [] { callbacks_under_way = 0; });
 
 /// Counts one more function, unless there are to be no more.
 bool may_run() {
