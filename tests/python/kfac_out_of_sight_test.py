@@ -1,109 +1,15 @@
-"""Tests of K-FAC on layers that run again in backward, behind hooks, in compiled graphs, or not at all."""
+"""Tests of K-FAC on layers whose uses are hard to see: in containers, functions, compiled graphs, or nowhere."""
 
 import collections
-import contextlib
 import dataclasses
-import functools
 import unittest
 import warnings
 
 import torch
+from kfac_cases import EXACT, PLAIN, REENTRANT, KfacCase, Net, directly, natural
 from torch import nn
-from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 import spillway
-
-EXACT = {
-    "factor_samples": "exact",
-    "rank": "full",
-    "factor_interval": 1,
-    "inverse_interval": 1,
-    "norm_clip": float("inf"),
-    "kl_clip": float("inf"),
-    "damping_scope": "layer",
-    "damping": 0.3,
-}
-REENTRANT, PLAIN = functools.partial(checkpoint, use_reentrant=True), functools.partial(checkpoint, use_reentrant=False)
-
-
-def directly(function, *args):
-    return function(*args)
-
-
-def nested(outer, inner):
-    """Returns a way to run a block in a checkpoint in a checkpoint."""
-    return lambda block, x: outer(lambda y: block[2:](inner(block[:2], y)), x)
-
-
-class Net(nn.Module):
-    """Residual blocks with dropout; `run` runs each of them."""
-
-    def __init__(self, run=directly, width=12):
-        super().__init__()
-        torch.manual_seed(7)
-        self.stem = nn.Conv2d(1, 3, 2)
-        self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Linear(width, 2 * width), nn.Tanh(), nn.Dropout(0.2), nn.Linear(2 * width, width))
-            for _ in range(2)
-        )
-        self.head, self.run = nn.Linear(width, 3), run
-
-    def forward(self, x):
-        x = self.run(self.stem, x).flatten(1)
-        for block in self.blocks:
-            x = x + self.run(block, x)
-        return self.head(x)
-
-
-def images():
-    return torch.randn(16, 1, 3, 3, generator=torch.Generator().manual_seed(8)).requires_grad_()
-
-
-def natural(model, x=None, loss_of=None, given=None, **options):
-    """Returns the gradients of a step before and after K-FAC, by parameter."""
-    kfac = spillway.KFAC(given or model, 0.1, **(EXACT | options))
-    torch.manual_seed(9)
-    output = model(images() if x is None else x)
-    loss = loss_of(output) if loss_of else nn.functional.cross_entropy(output, torch.arange(16) % 3)
-    loss.backward()
-    before = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
-    kfac.step()
-    return before, {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-
-
-class KeptOnce:
-    """Hooks of saved tensors that give each back once, as offloaders do."""
-
-    def __init__(self):
-        self.kept, self.number = {}, 0
-
-    def pack(self, tensor):
-        self.number += 1
-        self.kept[self.number] = tensor.clone()
-        return self.number
-
-    def unpack(self, key):
-        return self.kept.pop(key)
-
-
-class RunAgain(torch.autograd.Function):
-    """A function that keeps its input alone and runs its module again in backward, as reversible networks do."""
-
-    @staticmethod
-    def forward(ctx, x, module, *parameters):
-        ctx.module = module
-        ctx.save_for_backward(x)
-        with torch.no_grad():
-            return module(x)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        x = ctx.saved_tensors[0].detach().requires_grad_()
-        with torch.enable_grad():
-            output = ctx.module(x)
-        parameters = list(ctx.module.parameters())
-        gradients = torch.autograd.grad(output, [x, *parameters], gradient)
-        return gradients[0], None, *gradients[1:]
 
 
 class Product(torch.autograd.Function):
@@ -136,108 +42,26 @@ class Slotted:
 Pair = collections.namedtuple("Pair", "scores more")
 
 
-class KfacOutOfSightTest(unittest.TestCase):
-    def setUp(self):
-        torch.set_num_threads(1)
-        torch.manual_seed(0)
+class KfacOutOfSightTest(KfacCase):
+    def compiled(self, fullgraph, whole):
+        """Returns a model that is compiled, or has a part that is, the same without, and a KFAC of each."""
+        torch.compiler.reset()
+        net, plain = (nn.Sequential(nn.Sequential(nn.Linear(5, 4), nn.Tanh()), nn.Linear(4, 3)) for _ in range(2))
+        plain.load_state_dict(net.state_dict())
+        if whole:
+            net = torch.compile(net, backend="aot_eager", fullgraph=fullgraph)
+        else:
+            net[0] = torch.compile(net[0], backend="aot_eager", fullgraph=fullgraph)
+        options = EXACT | {"factor_interval": 2, "inverse_interval": 2}
+        return net, plain, spillway.KFAC(net, 0.1, **options), spillway.KFAC(plain, 0.1, **options)
 
-    def expect_same(self, got, expected):
-        self.assertEqual(list(got[1]), list(expected[1]))
-        for name in expected[1]:
-            for one, other in zip((got[0][name], got[1][name]), (expected[0][name], expected[1][name]), strict=True):
-                self.assertLess(((one - other).norm() / other.norm()).item(), 1e-6, name)
-        self.assertTrue(any(not torch.equal(expected[0][n], expected[1][n]) for n in expected[0]))
-
-    def test_layers_in_checkpoints_are_preconditioned_as_without_them(self):
-        expected = natural(Net())
-        for name, run in {
-            "not reentrant": PLAIN,
-            "reentrant": REENTRANT,
-            "both": nested(PLAIN, PLAIN),
-            "reentrant in reentrant": nested(REENTRANT, REENTRANT),
-            "plain in reentrant": nested(REENTRANT, PLAIN),
-        }.items():
-
-            def only_blocks(part, x, run=run):
-                return run(part, x) if isinstance(part, nn.Sequential) else PLAIN(part, x)
-
-            with self.subTest(name), warnings.catch_warnings():
-                warnings.simplefilter("error")
-                self.expect_same(natural(Net(only_blocks)), expected)
-
-    def test_a_checkpoint_around_the_model_counts_its_samples_once(self):
-        expected = natural(Net())
-        for early_stop in (True, False):
-            for use_reentrant in (True, False):
-                inside = Net()
-
-                class Whole(nn.Module):
-                    def __init__(self):
-                        super().__init__()
-                        self.net = inside
-
-                    def forward(self, x):
-                        return checkpoint(self.net, x, use_reentrant=use_reentrant)
-
-                with self.subTest((early_stop, use_reentrant)), set_checkpoint_early_stop(early_stop):
-                    before, after = natural(Whole(), given=inside)
-                    cut = [{n.removeprefix("net."): g for n, g in part.items()} for part in (before, after)]
-                    self.expect_same(cut, expected)
-
-    def test_a_reentrant_checkpoint_of_a_plain_function_shows_its_layers(self):
-        def called(part, x):
-            if not isinstance(part, nn.Sequential):
-                return part(x)
-            first, last = part[0], part[3]
-            return REENTRANT(
-                lambda y: nn.functional.linear(
-                    part[1:3](nn.functional.linear(y, first.weight, first.bias)), last.weight, last.bias
-                ),
-                x,
-            )
-
-        self.expect_same(natural(Net(called)), natural(Net()))
-
-    def test_hooks_that_give_a_saved_tensor_back_once_do_so_once(self):
-        expected = natural(Net())
-        hooks = KeptOnce()
-        with torch.autograd.graph.saved_tensors_hooks(hooks.pack, hooks.unpack):
-            self.expect_same(natural(Net()), expected)
-        self.assertEqual(hooks.kept, {})
-        with torch.autograd.graph.save_on_cpu():
-            self.expect_same(natural(Net(PLAIN)), expected)
-
-    def test_a_graph_with_hooks_goes_back_twice_and_to_its_second_order(self):
-        def of(hooks):
-            net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
-            x = torch.linspace(-1, 1, 20).view(5, 4)
-            kfac = spillway.KFAC(net, 0.1, **EXACT)
-            with hooks:
-                loss = net(x).square().mean()
-            loss.backward(retain_graph=True)
-            (first,) = torch.autograd.grad(loss, net[0].weight, create_graph=True)
-            first.square().sum().backward()
-            kfac.step()
-            return [p.grad for p in net.parameters()]
-
-        torch.manual_seed(1)
-        plain = of(contextlib.nullcontext())
-        torch.manual_seed(1)
-        hooked = of(torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t))
-        for one, other in zip(plain, hooked, strict=True):
-            self.assertLess((one - other).norm(), 1e-6 * other.norm())
-
-    def test_functions_that_run_modules_again_in_backward_show_them(self):
-        def run(part, x):
-            return RunAgain.apply(x, part, *part.parameters()) if isinstance(part, nn.Sequential) else part(x)
-
-        def without_dropout(net):
-            for block in net.blocks:
-                block[2].p = 0.0
-            return net
-
-        self.expect_same(natural(without_dropout(Net(run))), natural(without_dropout(Net())))
-        self.assertFalse(nn.modules.module._global_forward_hooks)
+    def expect_same_step(self, net, plain, kfac, expected, x):
+        for model, own in ((net, kfac), (plain, expected)):
+            model.zero_grad()
+            model(x).square().mean().backward()
+            own.step()
+        for one, other in zip(net.parameters(), plain.parameters(), strict=True):
+            self.assertLess((one.grad - other.grad).norm(), 1e-6 * other.grad.norm())
 
     def test_a_weight_in_a_function_that_shows_nothing_is_refused_by_name(self):
         class Hidden(nn.Module):
@@ -309,26 +133,6 @@ class KfacOutOfSightTest(unittest.TestCase):
                 net, plain, kfac, expected = self.compiled(True, whole)
                 for _ in range(2):
                     self.expect_same_step(net, plain, kfac, expected, torch.randn(6, 5))
-
-    def compiled(self, fullgraph, whole):
-        """Returns a model that is compiled, or has a part that is, the same without, and a KFAC of each."""
-        torch.compiler.reset()
-        net, plain = (nn.Sequential(nn.Sequential(nn.Linear(5, 4), nn.Tanh()), nn.Linear(4, 3)) for _ in range(2))
-        plain.load_state_dict(net.state_dict())
-        if whole:
-            net = torch.compile(net, backend="aot_eager", fullgraph=fullgraph)
-        else:
-            net[0] = torch.compile(net[0], backend="aot_eager", fullgraph=fullgraph)
-        options = EXACT | {"factor_interval": 2, "inverse_interval": 2}
-        return net, plain, spillway.KFAC(net, 0.1, **options), spillway.KFAC(plain, 0.1, **options)
-
-    def expect_same_step(self, net, plain, kfac, expected, x):
-        for model, own in ((net, kfac), (plain, expected)):
-            model.zero_grad()
-            model(x).square().mean().backward()
-            own.step()
-        for one, other in zip(net.parameters(), plain.parameters(), strict=True):
-            self.assertLess((one.grad - other.grad).norm(), 1e-6 * other.grad.norm())
 
     def test_a_model_that_is_compiled_around_its_kfac_is_watched_where_it_runs_eagerly(self):
         torch.compiler.reset()
@@ -455,45 +259,6 @@ class KfacOutOfSightTest(unittest.TestCase):
         (output.square().mean() + net["unused"].weight.square().sum() + net["unused"].bias.square().sum()).backward()
         with self.assertWarnsRegex(UserWarning, r"'unused' \(its gradient comes from no watched pass\)"):
             kfac.step()
-
-    def test_training_with_checkpoints_changes_no_bit_under_a_budget(self):
-        def train(run, session=None):
-            net = Net(run)
-            rule = torch.optim.SGD(net.parameters(), 0.05)
-            kfac = spillway.KFAC(net, rule, factor_interval=1, inverse_interval=2)
-            for step in range(3):
-                with session.step(kfac.kind) if session else contextlib.nullcontext():
-                    torch.manual_seed(200 + step)
-                    rule.zero_grad()
-                    nn.functional.cross_entropy(net(images()), torch.arange(16) % 3).backward()
-                    kfac.step()
-                    rule.step()
-            return [p.detach().clone() for p in net.parameters()]
-
-        expected = train(directly)
-        for run in (PLAIN, REENTRANT):
-            with spillway.Session() as session:
-                free, floor = train(run, session), session.floor_bytes
-            with spillway.Session(budget=floor + floor // 4 + (64 << 10)) as session:
-                tight = train(run, session)
-            for one, other, plain in zip(free, tight, expected, strict=True):
-                self.assertTrue(torch.equal(one, plain) and torch.equal(other, plain))
-
-    def test_gradients_accumulate_over_checkpointed_parts(self):
-        def accumulated(run):
-            net = Net(run)
-            kfac = spillway.KFAC(net, 0.1, **EXACT)
-            torch.manual_seed(9)
-            for part in range(2):
-                x = images()[8 * part :][:8]
-                (nn.functional.cross_entropy(net(x), torch.arange(8) % 3) / 2).backward()
-            before = {n: p.grad.clone() for n, p in net.named_parameters()}
-            kfac.step()
-            return before, {n: p.grad for n, p in net.named_parameters()}
-
-        expected = accumulated(directly)
-        for run in (PLAIN, REENTRANT):
-            self.expect_same(accumulated(run), expected)
 
 
 if __name__ == "__main__":

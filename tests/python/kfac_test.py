@@ -6,20 +6,10 @@ import io
 import unittest
 
 import torch
+from kfac_cases import EXACT
 from torch import nn
 
 import spillway
-
-EXACT = {
-    "factor_samples": "exact",
-    "rank": "full",
-    "factor_interval": 1,
-    "inverse_interval": 1,
-    "norm_clip": float("inf"),
-    "kl_clip": float("inf"),
-    "damping_scope": "layer",
-    "damping": 0.3,
-}
 
 
 def conv_model():
