@@ -191,7 +191,7 @@ void ProcessGroup::drain() {
 }
 
 WorkHandle ProcessGroup::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
-  const int root = checked_root(options.rootRank, getSize(), "broadcast");
+  const int root = checked([&] { return checked_root(options.rootRank, getSize(), "broadcast"); });
   return submit(c10d::OpType::BROADCAST, "spillway:broadcast", tensors, tensors,
                 [tensors, root](const Comm& comm) { broadcast_from(tensors, comm, root); });
 }
@@ -208,7 +208,7 @@ WorkHandle ProcessGroup::allreduce_coalesced(Tensors& tensors, const c10d::Allre
 
 WorkHandle ProcessGroup::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   const Reduction reduction = checked([&] { return reduction_of_c10d(options.reduceOp); });
-  const int root = checked_root(options.rootRank, getSize(), "reduce");
+  const int root = checked([&] { return checked_root(options.rootRank, getSize(), "reduce"); });
   return submit(c10d::OpType::REDUCE, "spillway:reduce", tensors, tensors,
                 [tensors, root, reduction](const Comm& comm) {
                   for (const at::Tensor& tensor : tensors) reduce_on_root(tensor, comm, root, reduction);
@@ -238,7 +238,7 @@ WorkHandle ProcessGroup::allgather_into_tensor_coalesced(Tensors& outputs, Tenso
 }
 
 WorkHandle ProcessGroup::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
-  const int root = checked_root(options.rootRank, getSize(), "gather");
+  const int root = checked([&] { return checked_root(options.rootRank, getSize(), "gather"); });
   const at::Tensor input = only(inputs, "gather");
   const Tensors all = getRank() == root ? only(outputs, "gather") : Tensors();
   return submit(c10d::OpType::GATHER, "spillway:gather", inputs, all,
@@ -246,7 +246,7 @@ WorkHandle ProcessGroup::gather(std::vector<Tensors>& outputs, Tensors& inputs, 
 }
 
 WorkHandle ProcessGroup::scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& options) {
-  const int root = checked_root(options.rootRank, getSize(), "scatter");
+  const int root = checked([&] { return checked_root(options.rootRank, getSize(), "scatter"); });
   const at::Tensor output = only(outputs, "scatter");
   const Tensors all = getRank() == root ? only(inputs, "scatter") : Tensors();
   return submit(c10d::OpType::SCATTER, "spillway:scatter", all, outputs,
