@@ -37,8 +37,12 @@ double parse_share(std::string_view flag, const std::string& text) {
   throw BadRequest(str(flag, " is '", text, "'; allowed is a percentage above 0%, up to 100%, such as 20%"));
 }
 
-std::string text_of(const std::string& path) try { return read_text_file(path); } catch (const BadRequest& error) {
-  throw BadRequest(str("--kfac-plan '", path, "' cannot be read: ", error.what()));
+std::string text_of(const std::string& path) {
+  try {
+    return read_text_file(path);
+  } catch (const BadRequest& error) {
+    throw BadRequest(str("--kfac-plan '", path, "' cannot be read: ", error.what()));
+  }
 }
 
 }  // namespace
