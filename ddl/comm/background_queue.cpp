@@ -19,6 +19,7 @@ void BackgroundQueue::give_up(const std::string& reason) {
 }
 
 Ticket BackgroundQueue::submit(Job job, Ticket after, int64_t bytes) {
+  const std::lock_guard lock(mutex_);
   last_ = worker_.submit([this, job = std::move(job), after = std::move(after), bytes, submitted = Clock::now()] {
     run(job, after);
     const auto start = std::max(submitted, end_);

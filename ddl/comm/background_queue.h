@@ -3,6 +3,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -13,7 +14,7 @@ namespace spillway::ddl {
 
 /// A queue of jobs made of collectives, which run one after another in the order of submission. They run on a thread
 /// and a communicator of their own. Because each queue is a communicator, jobs of several queues, and collectives
-/// elsewhere, need no common order. Used by one thread at a time.
+/// elsewhere, need no common order. Thread-safe, apart from observe() and busy().
 class BackgroundQueue {
  public:
   /// A job: it gets the queue's own communicator.
@@ -52,7 +53,8 @@ class BackgroundQueue {
   std::chrono::nanoseconds busy_{};            ///< written by the worker thread
   std::chrono::steady_clock::time_point end_;  ///< end of the last job; written by the worker thread
   Observer observer_;
-  Ticket last_;
+  std::mutex mutex_;
+  Ticket last_;            ///< the last job's; guarded by mutex_
   WorkerTimeline worker_;  ///< last member, because it must end before the members that it uses
 };
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <exception>
 #include <iterator>
+#include <mutex>
 #include <numeric>
 #include <span>
 #include <thread>
@@ -96,11 +97,13 @@ void ProcessGroup::require_usable() const {
 }
 
 c10::intrusive_ptr<ProcessGroup> ProcessGroup::duplicate() {
+  const std::lock_guard turn(turn_);
   drain();
   return c10::make_intrusive<ProcessGroup>(comm_->communicator->duplicate(), options_);
 }
 
 std::string ProcessGroup::explain(int64_t bytes) {
+  const std::lock_guard turn(turn_);
   drain();
   return comm_->allreduce->for_bytes(bytes).describe(std::max<int64_t>(bytes / 4, 1));
 }
@@ -128,6 +131,7 @@ auto ProcessGroup::checked(const Check& check) {
   try {
     return check();
   } catch (const std::exception&) {
+    const std::lock_guard turn(turn_);
     (void)queue_->submit([](Communicator& comm) { (void)comm.next_sequence(); });
     throw;
   }
@@ -150,6 +154,7 @@ WorkHandle ProcessGroup::submit(c10d::OpType type, const char* title, const Tens
     std::move(read.begin(), read.end(), std::back_inserter(held));
   }
   auto work = c10::make_intrusive<CollectiveWork>(getRank(), type, title, inputs, std::move(outputs), *callbacks_);
+  const std::lock_guard turn(turn_);
   if (!runs_here) {
     // The tensors live until the job ends, because it holds them.
     (void)queue_->submit(

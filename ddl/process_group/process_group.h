@@ -3,11 +3,13 @@
 #include <ATen/core/Tensor.h>
 #include <sys/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
@@ -48,7 +50,8 @@ struct ProcessGroupOptions {
 /// counts as made: where other ranks have begun it, this rank's next collective ends the group with a CommError on all
 /// ranks. An operation that fails later ends the group on all ranks: all others throw CommError.
 /// Operations' own timeouts are not looked at; the communicator's deadline counts, for messages from wait() on. A child
-/// of fork() cannot use the group. Used by one thread at a time.
+/// of fork() cannot use the group. Thread-safe; threads that share a group see to it that all ranks make the same calls
+/// in the same order.
 class ProcessGroup final : public c10d::Backend {
  public:
   /// Collective. `comm` is this object's alone. Throws CommError.
@@ -139,7 +142,8 @@ class ProcessGroup final : public c10d::Backend {
 
   const ProcessGroupOptions options_;
   const pid_t process_;
-  uint64_t sequence_ = 0;
+  std::mutex turn_;  ///< held while a collective joins the queue or runs on its caller's thread
+  std::atomic<uint64_t> sequence_ = 0;
   std::unique_ptr<CallbackThreads> callbacks_;
   const Comm comm_;  ///< the queue's thread uses it; others while nothing is queued
   std::unique_ptr<PointToPoint> messages_;

@@ -36,7 +36,8 @@ using Work = c10::intrusive_ptr<c10d::Work>;
 using Tensors = std::vector<at::Tensor>;
 
 /// Plays `body` on each rank over wires whose messages come late.
-void run_groups(int ranks, unsigned seed, const std::function<void(const Group&)>& body) {
+void run_groups(int ranks, unsigned seed, const std::function<void(const Group&)>& body,
+                const ProcessGroupOptions& options = {.calibrate = false}) {
   std::vector<int> hosts(ranks);
   for (int rank = 0; rank < ranks; ++rank) hosts[rank] = rank % 2;
   ThreadWorld world(hosts);
@@ -45,7 +46,7 @@ void run_groups(int ranks, unsigned seed, const std::function<void(const Group&)
     threads.emplace_back([&, rank] {
       auto wire = std::make_unique<testing::DelayedTransport>(world.transport(rank), 97 * seed + rank);
       auto comm = std::make_shared<Communicator>(std::move(wire));
-      body(c10::make_intrusive<ProcessGroup>(std::move(comm), ProcessGroupOptions{.calibrate = false}));
+      body(c10::make_intrusive<ProcessGroup>(std::move(comm), options));
     });
   for (std::thread& thread : threads) thread.join();
 }
@@ -262,6 +263,26 @@ TEST(ProcessGroupTest, TensorsOfInferenceModeAreFilledLikeAnyOther) {
     group->allreduce(column, {})->wait();
     EXPECT_TRUE(column[0].equal(at::full({4}, 1, column[0].options())));
   });
+}
+
+TEST(ProcessGroupTest, CallsOfSeveralThreadsTakeTurns) {
+  constexpr int kThreads = 4, kCalls = 300;
+  std::atomic<unsigned> asked = 0;
+  const auto calls = [](const Group& group) {
+    for (int call = 0; call < kCalls; ++call) {
+      Tensors mine{at::full({5}, 1, at::kLong)};
+      group->allreduce(mine, {})->wait();
+      EXPECT_TRUE(mine[0].equal(at::full({5}, 2, at::kLong)));
+    }
+  };
+  run_groups(2, 1,
+             [&](const Group& group) {
+               std::vector<std::thread> threads;
+               for (int i = 0; i < kThreads; ++i) threads.emplace_back([&] { calls(group); });
+               for (std::thread& thread : threads) thread.join();
+               EXPECT_EQ(group->getSequenceNumberForGroup(), kThreads * kCalls);
+             },
+             {.calibrate = false, .must_block = [&] { return asked++ % 3 == 0; }});
 }
 
 TEST(ProcessGroupTest, ADeadlineSetLaterEndsWaitsUnderWay) {
