@@ -16,11 +16,8 @@ std::string bound_sentence(const PagingSummary& p) {
   const bool link_bound = p.bound_seconds > 1.001 * p.shortest_compute_seconds;
   std::string text = str("<p>A step computes for ", format_seconds(p.compute_seconds), " and moves ",
                          format_bytes(p.bytes_out), " out and ", format_bytes(p.bytes_in), " in. ");
-  if (link_bound)
-    text += str("The copies bound it: no schedule is faster than ", format_seconds(p.bound_seconds), ". ");
-  else
-    text += str("Computing bounds it: no schedule is faster than ", format_seconds(p.bound_seconds),
-                ", every operator at its shortest. ");
+  text += str(link_bound ? "The copies bound it" : "Computing bounds it", ": no schedule is faster than ",
+              format_seconds(p.bound_seconds), " with every operator at the shortest time that was seen. ");
   if (p.predicted_seconds <= 0) return text + "No schedule fits the budget, so pages come and go on demand.</p>\n";
   text += str("Predicted are ", format_seconds(p.predicted_seconds), ", of which operators wait ",
               format_seconds(p.exposed_seconds), " for copies",
