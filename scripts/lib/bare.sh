@@ -36,6 +36,7 @@ _mount_bare_root() {
     mount --bind "/dev/$device" "$root/dev/$device"
   done
   ln -s /proc/self/fd "$root/dev/fd"
+  for device in stdin:0 stdout:1 stderr:2; do ln -s "/proc/self/fd/${device#*:}" "$root/dev/${device%:*}"; done
   ln -s pts/ptmx "$root/dev/ptmx"
 }
 

@@ -83,8 +83,8 @@ missing_packages() {
       file) [[ -e $what ]] ;;
       fuzzer) _has_fuzzer ;;
       pyheaders) _has_python_headers ;;
-      # Only needed when torch has still to be installed.
-      venv) torch_ready || pick_python >/dev/null ;;
+      # Only needed when torch has still to be installed, or the Python of its environment is gone.
+      venv) { torch_ready && ! torch_python_is_gone; } || pick_python >/dev/null ;;
       *) true ;;
     esac || echo "$package"
   done <<<"$spillway_packages"

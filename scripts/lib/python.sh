@@ -2,11 +2,23 @@
 # Environments of Python that have torch's packages and others beside: once per user, shared by all clones. Torch's own
 # environment stays as it is, because programs of other clones use it.
 
-# _make_python_home HOME: an environment of torch's own interpreter, where torch is an environment's.
+# _python_of_torch: prints torch's own interpreter, where torch is an environment's. Where that one does not run here, as
+# after its removal, another of the same version that can make environments.
+_python_of_torch() {
+  local version python
+  version=$(basename -- "$(cd -- "$torch_folder/../.." && pwd -P)")
+  [[ $version == python3.* ]] || return
+  for python in "$torch_folder/../../../../bin/python" "$version" "/usr/bin/$version"; do
+    ! "$python" -c 'import venv, ensurepip' >/dev/null 2>&1 || { echo "$python" && return; }
+  done
+  return 1
+}
+
+# _make_python_home HOME: an environment beside torch's.
 _make_python_home() {
-  local home=$1 torch_python=$torch_folder/../../../../bin/python site
-  if [[ ! -x $torch_python ]]; then
-    say "'$torch_folder' is not of an environment of Python"
+  local home=$1 torch_python site
+  if ! torch_python=$(_python_of_torch); then
+    say "'$torch_folder' is of no environment whose Python is here"
     return 1
   fi
   rm -rf -- "$home.part" && "$torch_python" -m venv "$home.part" || return

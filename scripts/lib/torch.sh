@@ -63,6 +63,13 @@ torch_ready() {
   [[ -n ${SPILLWAY_TORCH:-} ]] || _torch_folder >/dev/null
 }
 
+# torch_python_is_gone: is the LibTorch of an environment whose interpreter is no longer there?
+torch_python_is_gone() {
+  local python
+  python=${SPILLWAY_TORCH:-$(_torch_folder)}/../../../../bin/python
+  [[ -L $python && ! -x $python ]]
+}
+
 _write_stamp() {
   printf '%s\n%s\n' "$torch_key" "$("$1/bin/python" --version)" >"$1/.spillway-complete.part"
   mv -- "$1/.spillway-complete.part" "$1/.spillway-complete"
