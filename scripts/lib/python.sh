@@ -18,7 +18,7 @@ _python_of_torch() {
 _make_python_home() {
   local home=$1 torch_python site
   if ! torch_python=$(_python_of_torch); then
-    say "'$torch_folder' is of no environment whose Python is here"
+    say "'$torch_folder' is not of an environment of Python, or that Python is gone"
     return 1
   fi
   rm -rf -- "$home.part" && "$torch_python" -m venv "$home.part" || return

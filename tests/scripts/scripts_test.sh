@@ -185,6 +185,18 @@ stand_in "$checkers" clang-format </dev/null
 stand_in "$checkers" shellcheck </dev/null
 expect 1 env SPILLWAY_TORCH="$work/good torch" PATH="$checkers:$PATH" bash "$clone/scripts/lint"
 says "is not of an environment of Python" "ruff and mypy are not there"
+
+echo "--- torch's interpreter is gone"
+if python3 -c 'import venv, ensurepip' 2>/dev/null; then
+  version=$(python3 -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
+  mkdir -p "$work/gone/bin" "$work/gone/lib/$version/site-packages/torch"
+  ln -s nowhere "$work/gone/bin/python"
+  # shellcheck disable=SC2016  # the inner shell expands it
+  expect 0 env SPILLWAY_TORCH="$work/gone/lib/$version/site-packages/torch" bash -c '
+    for part in common packages torch python; do source "$1/scripts/lib/$part.sh"; done
+    torch_folder=$SPILLWAY_TORCH && torch_python_is_gone && "$(_python_of_torch)" --version' sh "$clone"
+  says "Python 3."
+fi
 # An environment of Python whose pip reaches nothing.
 environment=$work/environment
 fake_torch "$environment/lib/python3.11/site-packages/torch" 11

@@ -86,7 +86,7 @@ class FailingRanks(Case):
         options = [
             "train",
             *WITH_PAGES[:-3],
-            *"--deterministic --budget 70% --host-budget 2MiB --disk".split(),
+            *"--deterministic --budget 80% --host-budget 2MiB --disk".split(),
             str(pages),
             "--checkpoint",
             str(folder),
@@ -125,7 +125,7 @@ class FailingRanks(Case):
         )
 
     def test_the_rank_that_fails_is_heard_in_its_own_words_and_with_its_code(self):
-        tight = [PROGRAM, "train", *WITH_PAGES, "--budget", "70%", "--host-budget"]
+        tight = [PROGRAM, "train", *WITH_PAGES, "--budget", "80%", "--host-budget"]
         for sizes in (("1GiB", "2MiB"), ("2MiB", "1GiB")):
             done = subprocess.run(
                 [*MPI, "-np", "1", *tight, sizes[0], ":", "-np", "1", *tight, sizes[1]],
