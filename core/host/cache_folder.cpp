@@ -12,7 +12,7 @@ std::filesystem::path path_in(const char* variable) {
 
 /// Returns the folder of all that is remembered; empty where the environment names none.
 std::filesystem::path cache_folder() {
-  if (const auto cache = path_in("SPILLWAY_CACHE"); !cache.empty()) return cache;
+  if (auto cache = path_in("SPILLWAY_CACHE"); !cache.empty()) return cache;
   if (const auto cache = path_in("XDG_CACHE_HOME"); !cache.empty()) return cache / "spillway";
   if (const auto home = path_in("HOME"); !home.empty()) return home / ".cache" / "spillway";
   return {};

@@ -34,7 +34,7 @@ class SavedInput {
 
   /// Unpacks the input. Where hooks do that, the operator finds the same tensor until pack_again().
   at::Tensor unpack() {
-    const at::Tensor tensor = saved_.unpack(node_.getptr());
+    at::Tensor tensor = saved_.unpack(node_.getptr());
     if (has_hooks()) packed_ = std::exchange(saved_, saved_plainly(tensor));
     return tensor;
   }
