@@ -47,8 +47,7 @@ run_tests() {
   local preset=$1 log=$build_folder/Testing/Temporary/LastTest.log
   shift
   # GoogleTest programs on several ranks count as so many; waiting threads of OpenMP leave the cores to others (CMakePresets.json).
-  # Many tests wait for a third of their time, so there are half as many more as cores.
-  export CTEST_PARALLEL_LEVEL=${CTEST_PARALLEL_LEVEL:-$(($(build_jobs) * 3 / 2))}
+  export CTEST_PARALLEL_LEVEL=${CTEST_PARALLEL_LEVEL:-$(build_jobs)}
   # Each core has a test, so kernels have one thread but in tests of several (THREADS). scripts/soak --tests leaves them all.
   [[ $preset != cpu ]] || export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
   cd -- "$spillway_root" || return
