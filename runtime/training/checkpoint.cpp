@@ -183,10 +183,13 @@ void write_checkpoint(const Path& folder, const TrainOptions& options, RunPositi
     const at::Tensor there = at_rank_0(tensor, comm);
     if (file) file->write(there);
   }
-  if (!file) return;
-  file->write(generators);
-  if (on_gpu.defined()) file->write(on_gpu);
-  file->commit();
+  if (file) {
+    file->write(generators);
+    if (on_gpu.defined()) file->write(on_gpu);
+    file->commit();
+  }
+  // A rank that fails after this ends the launch, and would end rank 0 in the midst of its file.
+  if (comm) ddl::barrier(*comm->communicator);
 }
 
 RunPosition checkpoint_position(const Path& folder, const TrainOptions& options) {

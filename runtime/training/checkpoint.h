@@ -53,8 +53,8 @@ void prepare_checkpoint_folder(const std::filesystem::path& folder);
 uint64_t first_seed(const TrainOptions& options, int rank);
 
 /// Writes `tensors` and every rank's generator on rank 0; the other ranks take part. The former checkpoint stays until
-/// the new one is whole on the disk. Tensors are paged in one at a time. Collective. Throws std::system_error (a full
-/// disk), ddl::CommError.
+/// the new one is whole on the disk, for which every rank waits. Tensors are paged in one at a time. Collective. Throws
+/// std::system_error (a full disk), ddl::CommError.
 void write_checkpoint(const std::filesystem::path& folder, const TrainOptions& options, RunPosition position,
                       const std::vector<StateTensor>& tensors, const ddl::Comm& comm);
 

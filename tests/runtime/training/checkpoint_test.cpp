@@ -242,6 +242,21 @@ TEST_F(CheckpointTest, IsWaitedForBeyondTheDeadline) {
   EXPECT_EQ(errors, std::vector<std::string>(2));
 }
 
+TEST_F(CheckpointTest, IsThereForEveryRankThatHasWrittenIt) {
+  const TrainOptions run = options();
+  prepare_checkpoint_folder(run.checkpoint.folder);
+  ddl::ThreadWorld world({0, 0});
+  std::vector<int> found(2);
+  std::vector<std::jthread> ranks;
+  for (int rank = 0; rank < 2; ++rank)
+    ranks.emplace_back([&, rank] {
+      write_checkpoint(run.checkpoint.folder, run, {.step = 1}, {}, ddl::make_comm(world.communicator(rank)));
+      found[static_cast<size_t>(rank)] = std::filesystem::exists(checkpoint_file(run.checkpoint.folder)) ? 1 : 0;
+    });
+  ranks.clear();
+  EXPECT_EQ(found, (std::vector<int>{1, 1}));
+}
+
 TEST_F(CheckpointTest, AnotherRunsIsRefusedNamingWhatDiffers) {
   const TrainOptions o = options();
   run(o);
