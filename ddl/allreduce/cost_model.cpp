@@ -22,6 +22,9 @@ constexpr std::array kAlgorithms{Algorithm::direct, Algorithm::ring, Algorithm::
 /// and caches should hold a chunk.
 constexpr std::array<int64_t, 3> kChunks{int64_t{256} << 10, int64_t{1} << 20, int64_t{4} << 20};
 constexpr std::array<int64_t, 1> kChunksOfCores{int64_t{1} << 20};
+/// The maximum bytes that a member receives at once by leader or oneshot. Beyond, moving them takes longer than a
+/// latency on any usual link: 256 KiB take 13 us at 20 GB/s.
+constexpr int64_t kMaxCollected = int64_t{256} << 10;
 
 /// The maximum load that one round puts on the links of its level and on the ranks.
 struct Load {
@@ -131,6 +134,20 @@ Prediction predict_chunks(const Loads& loads, int64_t whole, int64_t count, doub
   return all;
 }
 
+/// Returns the maximum number of members that a group of the level joins.
+int64_t most_members(const Levels& levels, int level) {
+  size_t most = 1;
+  for (const Levels::Group& group : levels.groups(level)) most = std::max(most, group.children.size());
+  return static_cast<int64_t>(most);
+}
+
+/// False where an algorithm saves a latency at too high a price: bytes that its members receive, and scratch for them.
+bool suits(Algorithm algorithm, int64_t members, int64_t bytes) {
+  if (algorithm != Algorithm::leader && algorithm != Algorithm::oneshot) return true;
+  const bool moves_no_more_than_direct = algorithm == Algorithm::oneshot && members == 2;
+  return moves_no_more_than_direct || (members - 1) * bytes <= kMaxCollected;
+}
+
 }  // namespace
 
 void Costs::validate(const Levels& tree) const {
@@ -162,18 +179,15 @@ Prediction predict(const Choice& choice, int64_t count, Element element, const C
 }
 
 double link_bound_seconds(const Levels& levels, int level, int64_t bytes, const Costs& costs) {
-  size_t joined = 0;
-  for (const auto& group : levels.groups(level)) joined = std::max(joined, group.children.size());
-  const auto n = static_cast<double>(joined);
+  const auto n = static_cast<double>(most_members(levels, level));
   return 2 * (n - 1) / n * static_cast<double>(bytes) / costs.levels[level - 1].bytes_per_second;
 }
 
 double estimate_seconds(const Levels& levels, int64_t bytes, const Costs& costs) {
   double seconds = costs.reduce_seconds_per_byte * static_cast<double>(bytes);
   for (int level = 1; level <= levels.count(); ++level) {
-    size_t children = 1;
-    for (const Levels::Group& group : levels.groups(level)) children = std::max(children, group.children.size());
-    seconds += 2 * std::bit_width(children - 1) * costs.levels[level - 1].latency_seconds +
+    seconds += 2 * std::bit_width(static_cast<size_t>(most_members(levels, level) - 1)) *
+                   costs.levels[level - 1].latency_seconds +
                link_bound_seconds(levels, level, bytes, costs);
   }
   return seconds;
@@ -203,27 +217,42 @@ double bound_seconds(const Levels& levels, int64_t bytes, const Costs& costs) {
   return bound;
 }
 
+std::vector<Plan> candidate_plans(const Levels& levels, int64_t bytes, bool keep_order) {
+  std::vector<std::vector<Algorithm>> all{{}};
+  for (int level = 1; level <= levels.count(); ++level) {
+    std::vector<std::vector<Algorithm>> longer;
+    for (const Algorithm algorithm : kAlgorithms) {
+      if (keep_order && !ddl::keeps_order(algorithm)) continue;
+      if (algorithm == Algorithm::oneshot && level < levels.count()) continue;
+      if (!suits(algorithm, most_members(levels, level), bytes)) continue;
+      for (std::vector<Algorithm> algorithms : all) {
+        algorithms.push_back(algorithm);
+        longer.push_back(std::move(algorithms));
+      }
+    }
+    all = std::move(longer);
+  }
+  std::vector<Plan> plans;
+  for (std::vector<Algorithm>& algorithms : all) plans.emplace_back(levels, std::move(algorithms));
+  return plans;
+}
+
+std::span<const int64_t> candidate_chunks(const Costs& costs) {
+  const bool by_cores =
+      std::all_of(costs.levels.begin(), costs.levels.end(), [](const LinkCost& link) { return link.by_cores; });
+  return by_cores ? std::span<const int64_t>(kChunksOfCores) : std::span<const int64_t>(kChunks);
+}
+
 Choice choose(const Levels& levels, int64_t bytes, const Costs& costs, bool keep_order) {
   costs.validate(levels);
   const int64_t element_size = element_bytes(Element::float32);
   const int64_t count = std::max<int64_t>(1, bytes / element_size);
   const double agreement = agreement_seconds(levels, costs);
+  const auto chunks = candidate_chunks(costs);
   AllreduceOptions options{.segment_bytes = segment_bytes(costs)};
   Choice best{Plan(levels), options};
-  const bool by_cores =
-      std::all_of(costs.levels.begin(), costs.levels.end(), [](const LinkCost& link) { return link.by_cores; });
-  const auto chunks = by_cores ? std::span<const int64_t>(kChunksOfCores) : std::span<const int64_t>(kChunks);
   double shortest = std::numeric_limits<double>::infinity();
-  size_t choices = 1;
-  for (int level = 0; level < levels.count(); ++level) choices *= kAlgorithms.size();
-  for (size_t number = 0; number < choices; ++number) {
-    std::vector<Algorithm> algorithms;
-    for (size_t digits = number; std::ssize(algorithms) < levels.count(); digits /= kAlgorithms.size())
-      algorithms.push_back(kAlgorithms[digits % kAlgorithms.size()]);
-    const auto oneshot = std::find(algorithms.begin(), algorithms.end(), Algorithm::oneshot);
-    if (oneshot != algorithms.end() && oneshot + 1 != algorithms.end()) continue;  // oneshot is for the last level only
-    const Plan plan(levels, algorithms);
-    if (keep_order && !plan.keeps_order()) continue;
+  for (const Plan& plan : candidate_plans(levels, bytes, keep_order)) {
     // Every rank's program is compiled once, for the largest chunk, because computing the loads takes most of the time
     // here.
     const Loads loads = loads_of(plan, std::min(count, chunks.back() / element_size), Element::float32);

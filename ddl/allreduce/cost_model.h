@@ -66,9 +66,16 @@ double bound_seconds(const Levels& levels, int64_t bytes, const Costs& costs);
 /// Returns the part of one level's links in bound_seconds(): 2((n_i − 1)/n_i) S/B_i.
 double link_bound_seconds(const Levels& levels, int level, int64_t bytes, const Costs& costs);
 
-/// Returns the choice with the shortest predicted time for a vector of `bytes` bytes of float32. It tries all
-/// algorithms on all levels. It tries chunks of 256 KiB, 1 and 4 MiB, or of 1 MiB alone where cores move all bytes.
-/// `keep_order` admits only plans that keep the order of sums. Deterministic.
+/// Returns the plans that choose() weighs for a vector of `bytes` bytes: all combinations of algorithms, direct on
+/// every level first. leader and oneshot save a latency, but a member receives the whole vector from all others at
+/// once. So they are only for vectors of which that is 256 KiB at most; oneshot is also for two members, with any
+/// vector. `keep_order` admits only plans that keep the order of sums.
+std::vector<Plan> candidate_plans(const Levels& levels, int64_t bytes, bool keep_order);
+/// Returns the chunk sizes that choose() weighs, ascending: 256 KiB, 1 and 4 MiB, or 1 MiB alone where cores move all
+/// bytes.
+std::span<const int64_t> candidate_chunks(const Costs& costs);
+/// Returns the choice with the shortest predicted time for a vector of `bytes` bytes of float32, among the candidates
+/// above. Deterministic.
 Choice choose(const Levels& levels, int64_t bytes, const Costs& costs, bool keep_order);
 
 }  // namespace spillway::ddl

@@ -15,6 +15,9 @@ constexpr int64_t kBucketBytesWithoutCosts = int64_t{4} << 20;
 /// The size from which plans no longer change.
 constexpr int64_t kMaxBytes = int64_t{256} << 20;
 
+/// The maximum number of sizes whose scratch is remembered.
+constexpr size_t kMaxSizes = 256;
+
 /// The most ranks of a simulated world whose plans are weighed. Beyond, that takes longer than a simulation is worth.
 constexpr int kWeighedRanks = 128;
 
@@ -49,6 +52,18 @@ Allreduce& TunedAllreduce::for_bytes(int64_t bytes) {
       .emplace(std::piecewise_construct, std::forward_as_tuple(size),
                std::forward_as_tuple(comm_, best.plan, best.options))
       .first->second;
+}
+
+int64_t TunedAllreduce::scratch_bytes(int64_t bytes, int64_t count, Element element) {
+  if (!costs_ || is_too_large(comm_)) return for_bytes(bytes).scratch_bytes(count, element);
+  const std::tuple key{rounded(bytes), count, element};
+  if (const auto known = scratch_.find(key); known != scratch_.end()) return known->second;
+  if (scratch_.size() >= kMaxSizes) scratch_.clear();
+  int64_t most = 0;
+  for (const Plan& plan : candidate_plans(comm_.levels(), rounded(bytes), /*keep_order=*/true))
+    for (const int64_t chunk : candidate_chunks(*costs_))
+      most = std::max(most, Allreduce(comm_, plan, {.chunk_bytes = chunk}).scratch_bytes(count, element));
+  return scratch_[key] = most;
 }
 
 double TunedAllreduce::predicted_seconds(int64_t bytes) {

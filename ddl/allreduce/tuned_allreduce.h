@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "ddl/allreduce/allreduce.h"
@@ -28,6 +29,11 @@ class TunedAllreduce {
   /// Returns the Allreduce for so many bytes, which is made when it is first asked for.
   Allreduce& for_bytes(int64_t bytes);
 
+  /// Returns scratch in bytes that is enough on this rank for `count` elements by choice(bytes), whatever the costs'
+  /// numbers: the maximum over all candidates. A budget that was feasible with it stays so when links are measured
+  /// anew.
+  int64_t scratch_bytes(int64_t bytes, int64_t count, Element element);
+
   /// Returns the predicted time to reduce so many bytes of float32, and remembers it; 0 without costs. In simulated
   /// worlds of more than 128 ranks it is estimate_seconds().
   double predicted_seconds(int64_t bytes);
@@ -42,6 +48,7 @@ class TunedAllreduce {
   std::map<int64_t, Choice> choices_;
   std::map<int64_t, double> predicted_;
   std::map<int64_t, Allreduce> by_size_;
+  std::map<std::tuple<int64_t, int64_t, Element>, int64_t> scratch_;
 };
 
 }  // namespace spillway::ddl

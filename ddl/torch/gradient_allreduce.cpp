@@ -338,7 +338,7 @@ void GradientAllreduce::Impl::lay_out(const std::vector<size_t>& order) {
   buckets_ = cut(parameters_, order, bucket_bytes_);
   int64_t scratch = 0;
   for (const GradientBucket& bucket : buckets_)
-    scratch = std::max(scratch, allreduce_.scratch_bytes(bucket.count, bucket.element));
+    scratch = std::max(scratch, comm_->allreduce->scratch_bytes(bucket_bytes_, bucket.count, bucket.element));
   if (scratch > std::ssize(scratch_.bytes)) scratch_ = StagingMemory(scratch);
 }
 

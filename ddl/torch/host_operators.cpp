@@ -41,7 +41,7 @@ void allreduce_group(at::TensorList tensors, const CommunicatorHandle& comm, Red
   const int64_t fused = tensors.size() == 1 ? 0 : align_scratch(total_bytes(tensors));
   const int64_t count = total_bytes(tensors) / element_bytes(element);
   Allreduce& allreduce = comm.allreduce->for_bytes(total_bytes(tensors));
-  const at::Tensor staging = staging_bytes(fused + allreduce.scratch_bytes(count, element));
+  const at::Tensor staging = staging_bytes(fused + comm.allreduce->scratch_bytes(total_bytes(tensors), count, element));
   const auto buffer = bytes_of(staging), scratch = buffer.subspan(fused);
   if (tensors.size() == 1) {
     allreduce.reduce(in_place(bytes_of(tensors[0]), element), reduction, scratch, signature, layout);

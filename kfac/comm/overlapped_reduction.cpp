@@ -49,7 +49,7 @@ int64_t OverlappedReduction::prepare(size_t bucket, const std::vector<LayerFacto
   const auto element = element_of(dtype_);
   const int64_t bytes = elements * bytes_of(dtype_);
   if (assignments_[members.front()].home == FactorScope::everywhere)
-    return allreduce_.for_bytes(bytes).scratch_bytes(elements, element);
+    return allreduce_.scratch_bytes(bytes, elements, element);
   auto parts = owned_parts(parts_of(buckets_[bucket], layers, assignments_, dtype_));
   auto& at_owner =
       at_owners_.try_emplace(bucket, *queue_comm_, elements, element, std::move(parts), allreduce_.segment_bytes())

@@ -105,7 +105,7 @@ void validate_optimizer(const OptimizerOptions& o) {
 
 void validate_gradients(const GradientExchangeOptions& o) {
   require(o.bucket_bytes == 0 || (o.bucket_bytes >= 1024 && o.bucket_bytes <= int64_t{1} << 30),
-          "gradient_bucket_bytes", o.bucket_bytes, "1024 (1 KiB) to 1073741824 (1 GiB), or 0: as the links suggest");
+          "gradient_bucket_bytes", o.bucket_bytes, "1024 (1 KiB) to 1073741824 (1 GiB), or 0: automatic");
   require(o.buffer_bytes >= 0, "gradient_buffer_bytes", o.buffer_bytes, "0 or more");
 }
 

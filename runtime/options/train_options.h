@@ -121,7 +121,7 @@ inline constexpr int64_t kGradientBufferWithABudget = int64_t{16} << 20;
 /// The exchange of gradients between ranks.
 struct GradientExchangeOptions {
   bool overlap = true;       ///< gradients are sent while backward runs
-  int64_t bucket_bytes = 0;  ///< bytes that are sent together, with overlap; 0: as the links suggest
+  int64_t bucket_bytes = 0;  ///< bytes that are sent together, with overlap; 0: automatic
   int64_t buffer_bytes = 0;  ///< maximum memory for gradients being sent; 0: for all of them, or as a budget asks for
 };
 

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -12,6 +13,15 @@
 #include "runtime/training/whole_state.h"
 
 namespace spillway::runtime {
+namespace {
+
+/// Returns the bucket size of a run with a budget. It is no choice by the links' rates, because these are measured, and
+/// the floor would depend on them.
+int64_t bucket_bytes_of(int64_t buffer_bytes) {
+  return std::clamp(buffer_bytes / 4, int64_t{1} << 20, int64_t{4} << 20);
+}
+
+}  // namespace
 
 SessionOptions session_options(const RunContext& context, int64_t budget_bytes, Interrupter& interrupter,
                                StepRecorder* recorder) {
@@ -40,11 +50,13 @@ SessionOptions session_options(const RunContext& context, int64_t budget_bytes, 
 }
 
 ddl::GradientOptions gradient_options(const TrainOptions& options) {
-  const bool budgeted = options.memory.budget.kind != BudgetRequest::Kind::none;
-  return {.bucket_bytes = options.gradients.bucket_bytes,
-          .max_in_flight_bytes = options.gradients.buffer_bytes > 0 ? options.gradients.buffer_bytes
-                                 : budgeted                         ? kGradientBufferWithABudget
-                                                                    : ddl::kWhole};
+  const GradientExchangeOptions& gradients = options.gradients;
+  ddl::GradientOptions result{.bucket_bytes = gradients.bucket_bytes};
+  if (gradients.buffer_bytes > 0) result.max_in_flight_bytes = gradients.buffer_bytes;
+  if (options.memory.budget.kind == BudgetRequest::Kind::none) return result;
+  if (gradients.buffer_bytes == 0) result.max_in_flight_bytes = kGradientBufferWithABudget;
+  if (gradients.bucket_bytes == 0) result.bucket_bytes = bucket_bytes_of(result.max_in_flight_bytes);
+  return result;
 }
 
 kfac::ModelStages stages_of(const RunContext& context) {

@@ -1,5 +1,7 @@
 """Training on several ranks under mpirun: one result, however the work is distributed."""
 
+import json
+import os
 import re
 import unittest
 
@@ -84,6 +86,23 @@ class Ranks(Case):
             self.assertEqual(self.result(*mlp, *more, "--budget", str(floor), ranks=2)["budget_bytes"], floor)
             refused = run("train", *mlp, *more, "--budget", str(floor - 4096), ranks=2)
             self.assertIn(f"smallest feasible budget is {floor} bytes", refused.stderr)
+
+    def test_a_floor_depends_on_no_rate_of_the_links(self):
+        mlp = ["--model", "mlp", "--data", "synthetic:64", "--steps", "1", "--batch", "1"]
+        cache = self.folder / "cache"
+        environment = {**os.environ, "SPILLWAY_CACHE": str(cache)}
+        for more in (["--hidden", "700"], ["--hidden", "300", "--kfac", "--overlap-factors"]):
+            floors = set()
+            for latency in (0, 1e-6, 1e-2):
+                for file in (cache / "links").glob("*.json"):
+                    remembered = json.loads(file.read_text())
+                    for link in remembered["costs"]["levels"]:
+                        link.update(latency_seconds=latency, message_seconds=latency)
+                    file.write_text(json.dumps(remembered))
+                done = run("train", *mlp, *more, "--budget", "1KiB", ranks=2, env=environment)
+                floors.add(re.search(r"smallest feasible budget is (\d+) bytes", done.stderr).group(1))
+            self.assertEqual(len(list((cache / "links").iterdir())), 1)
+            self.assertEqual(len(floors), 1, floors)
 
     def test_two_ranks_agree_under_every_exact_strategy_and_not_with_dp(self):
         def result(*options):

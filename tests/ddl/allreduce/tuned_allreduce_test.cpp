@@ -3,6 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "ddl/comm/thread_world.h"
@@ -50,6 +54,48 @@ TEST(TunedAllreduceTest, AChoiceIsMadeOnce) {
     EXPECT_EQ(&tuned.choice(1000), &tuned.choice(1024));
     EXPECT_EQ(tuned.segment_bytes(), tuned.choice(1 << 20).options.segment_bytes);
     EXPECT_EQ(TunedAllreduce(comm).segment_bytes(), std::vector<int64_t>());
+  });
+}
+
+/// Costs of links that differ by orders of magnitude, as a busy and a quiet machine's do.
+std::vector<Costs> measured_now_and_then() {
+  std::vector<Costs> all;
+  for (const double latency : {1e-7, 1e-5, 1e-3})
+    for (const double rate : {1e7, 1e9, 1e11})
+      for (const double adding : {1e-12, 1e-9})
+        all.push_back(
+            {.levels = {{1e-6, 1e-8, 1e10}, {latency, latency / 10, rate}}, .reduce_seconds_per_byte = adding});
+  return all;
+}
+
+TEST(TunedAllreduceTest, ScratchIsEnoughForEveryChoiceAndDependsOnNoRate) {
+  for (const auto& hosts : {by_host({2, 2}), by_host({4, 2}), by_host({1, 1, 1})})
+    on_ranks(hosts, [](Communicator& comm) {
+      std::set<std::pair<std::string, int64_t>> chosen;
+      for (int64_t bytes = 64; bytes <= int64_t{16} << 20; bytes *= 8)
+        for (const Element element : {Element::float32, Element::bfloat16}) {
+          const int64_t count = bytes / element_bytes(element) - 3;
+          std::set<int64_t> scratch;
+          for (Costs costs : measured_now_and_then()) {
+            costs.levels.resize(comm.levels().count());
+            TunedAllreduce tuned(comm, costs);
+            scratch.insert(tuned.scratch_bytes(bytes, count, element));
+            EXPECT_EQ(tuned.scratch_bytes(bytes, count, element), *scratch.rbegin());
+            EXPECT_LE(tuned.for_bytes(bytes).scratch_bytes(count, element), *scratch.begin());
+            chosen.emplace(tuned.choice(bytes).plan.name(), tuned.choice(bytes).options.chunk_bytes);
+          }
+          EXPECT_EQ(scratch.size(), 1U) << bytes;
+        }
+      EXPECT_GE(chosen.size(), 3U) << "rates choose";
+    });
+}
+
+TEST(TunedAllreduceTest, ScratchIsThatOfFewChunks) {
+  on_ranks(by_host({4, 4}), [](Communicator& comm) {
+    TunedAllreduce tuned(comm, two_levels());
+    EXPECT_LE(tuned.scratch_bytes(1 << 30, 1 << 28, Element::float32), int64_t{8} << 20);
+    EXPECT_LE(tuned.scratch_bytes(1 << 20, 1 << 18, Element::float32), int64_t{1} << 20) << "no more than the vector";
+    EXPECT_LE(tuned.scratch_bytes(1 << 10, 1 << 8, Element::float32), 3 << 10) << "three members' vectors";
   });
 }
 
