@@ -1,6 +1,5 @@
 #include "core/host/host_topology.h"
 
-#include <hwloc.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -10,23 +9,21 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "core/host/hwloc_topology.h"
+
 namespace spillway {
 namespace {
 
-using Topology = std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destroy)>;
 using Bitmap = std::unique_ptr<hwloc_bitmap_s, decltype(&hwloc_bitmap_free)>;
 
-Topology load(bool with_devices = false) {
-  hwloc_topology_t raw = nullptr;
-  if (hwloc_topology_init(&raw) != 0) throw std::runtime_error("[topology] hwloc_topology_init failed");
-  Topology topology(raw, &hwloc_topology_destroy);
-  if (with_devices) hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
-  if (hwloc_topology_load(raw) != 0) throw std::runtime_error("[topology] hwloc cannot read this host");
+HwlocTopology load(bool with_devices = false) {
+  HwlocTopology topology = new_hwloc_topology(with_devices);
+  if (hwloc_topology_load(topology.get()) != 0) throw std::runtime_error("[topology] hwloc cannot read this host");
   return topology;
 }
 
 /// Returns the numbers of `nodes`; none when they are all nodes of the host.
-std::vector<int> numbers_of(const Topology& topology, hwloc_const_nodeset_t nodes) {
+std::vector<int> numbers_of(const HwlocTopology& topology, hwloc_const_nodeset_t nodes) {
   if (hwloc_bitmap_isincluded(hwloc_topology_get_topology_nodeset(topology.get()), nodes)) return {};
   std::vector<int> numbers;
   for (int node = hwloc_bitmap_first(nodes); node >= 0; node = hwloc_bitmap_next(nodes, node)) numbers.push_back(node);
@@ -43,7 +40,7 @@ void limit(hwloc_bitmap_t usable, const std::vector<int>& allowed) {
 }  // namespace
 
 HostTopology discover_host(const std::vector<int>& allowed) {
-  Topology topology = load();
+  HwlocTopology topology = load();
   Bitmap usable(hwloc_bitmap_dup(hwloc_topology_get_topology_cpuset(topology.get())), &hwloc_bitmap_free);
   // `allowed` does not apply when hwloc is told to simulate another host, because that host has CPUs of its own.
   if (hwloc_topology_is_thissystem(topology.get())) limit(usable.get(), allowed);
@@ -108,7 +105,7 @@ std::vector<int> cpus_of_process(int process) {
 }
 
 std::vector<int> numa_nodes_near(const std::vector<int>& cpus) {
-  Topology topology = load();
+  HwlocTopology topology = load();
   Bitmap near(hwloc_bitmap_alloc(), &hwloc_bitmap_free), nodes(hwloc_bitmap_alloc(), &hwloc_bitmap_free);
   for (int cpu : cpus) hwloc_bitmap_set(near.get(), cpu);
   hwloc_cpuset_to_nodeset(topology.get(), near.get(), nodes.get());
@@ -116,7 +113,7 @@ std::vector<int> numa_nodes_near(const std::vector<int>& cpus) {
 }
 
 std::vector<int> numa_nodes_near_pci(const std::string& bus_id) {
-  Topology topology = load(/*with_devices=*/true);
+  HwlocTopology topology = load(/*with_devices=*/true);
   hwloc_obj_t device = hwloc_get_pcidev_by_busidstring(topology.get(), bus_id.c_str());
   return device ? numbers_of(topology, hwloc_get_non_io_ancestor_obj(topology.get(), device)->nodeset)
                 : std::vector<int>();
@@ -124,7 +121,7 @@ std::vector<int> numa_nodes_near_pci(const std::string& bus_id) {
 
 bool prefer_numa_nodes(void* data, int64_t bytes, const std::vector<int>& nodes) {
   if (nodes.empty()) return false;
-  Topology topology = load();
+  HwlocTopology topology = load();
   Bitmap set(hwloc_bitmap_alloc(), &hwloc_bitmap_free);
   for (int node : nodes) hwloc_bitmap_set(set.get(), node);
   // HWLOC_MEMBIND_STRICT is not set, so that a full node does not end the process.

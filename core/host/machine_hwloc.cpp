@@ -1,4 +1,3 @@
-#include <hwloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include <stdexcept>
 
 #include "core/error.h"
+#include "core/host/hwloc_topology.h"
 #include "core/host/in_child.h"
 #include "core/host/machine.h"
 #include "core/host/machine_json.h"
@@ -25,19 +25,9 @@
 namespace spillway {
 namespace {
 
-using Topology = std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destroy)>;
-
 constexpr double kGiga = 1e9, kMega = 1e6;
 constexpr std::chrono::seconds kMaxImport{10};
 constexpr int64_t kMaxXml = int64_t{16} << 20;  // lstopo writes about 1 KB per core
-
-Topology new_topology() {
-  hwloc_topology_t raw = nullptr;
-  if (hwloc_topology_init(&raw) != 0) throw std::runtime_error("[topology] hwloc_topology_init failed");
-  Topology topology(raw, &hwloc_topology_destroy);
-  hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
-  return topology;
-}
 
 std::string info_of(hwloc_obj_t object, const char* key) {
   const char* value = hwloc_obj_get_info_by_name(object, key);
@@ -277,7 +267,7 @@ class Reader {
 }  // namespace
 
 Machine discover_machine() {
-  const Topology topology = new_topology();
+  const HwlocTopology topology = new_hwloc_topology(/*with_devices=*/true);
   if (hwloc_topology_load(topology.get()) != 0) throw std::runtime_error("[topology] hwloc cannot read this host");
   Machine machine = Reader(topology.get()).read();
   if (!hwloc_topology_is_thissystem(topology.get()) && !machine.hostname.empty()) return machine;
@@ -290,7 +280,7 @@ Machine discover_machine() {
 }
 
 Machine import_machine(const std::string& checked_xml) {
-  const Topology topology = new_topology();
+  const HwlocTopology topology = new_hwloc_topology(/*with_devices=*/true);
   const int size = checked_xml.size() + 1;
   errno = 0;
   if (hwloc_topology_set_xmlbuffer(topology.get(), checked_xml.c_str(), size) != 0 ||
@@ -324,7 +314,7 @@ Machine read_machine(const std::filesystem::path& file) {
 }
 
 Machine synthetic_machine(const std::string& description) {
-  const Topology topology = new_topology();
+  const HwlocTopology topology = new_hwloc_topology(/*with_devices=*/true);
   if (hwloc_topology_set_synthetic(topology.get(), description.c_str()) != 0 ||
       hwloc_topology_load(topology.get()) != 0)
     throw BadRequest(str("[topology] hwloc cannot make a machine of '", description,

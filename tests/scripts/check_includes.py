@@ -80,7 +80,7 @@ tools/spillway       core/device core/host ddl/allreduce ddl/comm ddl/topology d
 # Headers of libraries, and the only files that may include them.
 OWNERS = [
     (r"mpi\.h", ["ddl/comm/*mpi*.cpp", "benchmarks/persistent_requests.cpp"]),
-    (r"hwloc(\.h|/.*)", ["core/host/*.cpp"]),
+    (r"hwloc(\.h|/.*)", ["core/host/*.cpp", "core/host/hwloc_topology.h"]),
     (
         r"((cuda|cublas|cusolver|cusparse|curand|cufft|cupti|nccl|nvml|nvToolsExt|nvtx)[^/]*\.(h|hpp|cuh)"
         r"|(ATen|c10)/(native/)?cuda/.*|torch/csrc/cuda/.*|nvtx3/.*)",

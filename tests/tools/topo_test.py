@@ -5,6 +5,7 @@ import os
 import pathlib
 import socket
 import subprocess
+import unittest
 
 from cli import MPI, OTHERS, PROGRAM, Case, main, run
 
@@ -107,6 +108,16 @@ class Topo(Case):
         self.assertGreaterEqual(len(host["numa"]), 1)
         self.assertEqual(text.count("NUMA node"), len(host["numa"]))
         self.assertEqual((found["levels"], found["ranks"], found["links"]), (None, [], []))
+
+    @unittest.skipUnless(os.geteuid() == 0, "not root")
+    def test_a_container_without_sys(self):
+        hidden = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /sys && exec "$@"', "sh"]
+        if subprocess.run([*hidden, "true"], capture_output=True, check=False).returncode != 0:
+            self.skipTest("mounts are not allowed here")
+        done = subprocess.run([*hidden, PROGRAM, "topo"], capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        cores = self.topo()[1]["hosts"][0]["cores"]
+        self.assertIn(f": {cores} core", done.stdout)
 
     def test_a_made_up_machine(self):
         text, found = self.topo(env=dict(os.environ, HWLOC_SYNTHETIC="package:2 numa:2 core:3 pu:2"))

@@ -58,8 +58,7 @@ void TrainFlags::add_gradient_flags(CLI::App& command) {
                    "Send gradients after backward instead of during it");
   command
       .add_option("--gradient-bucket", gradient_bucket,
-                  "Maximum size of a gradient bucket, 1KiB to 1GiB; auto: by the links, with a budget "
-                  "a quarter of the buffer, 1MiB to 4MiB")
+                  "Maximum size of a gradient bucket, 1KiB to 1GiB; auto: by the links, with a budget by the buffer")
       ->type_name("SIZE")
       ->capture_default_str();
   command
