@@ -50,12 +50,14 @@ class Outputs(Case):
 
     def test_stdout_gets_the_results_behind_the_text(self):
         file = self.folder / "out"
-        with file.open("w") as out:
-            subprocess.run([PROGRAM, "topo", "--json", "/dev/stdout"], stdout=out, timeout=60, check=True)
         drawing = run("topo").stdout
-        self.assertTrue(file.read_text().startswith(drawing))
-        self.assertIn("hosts", json.loads(file.read_text()[len(drawing) :]))
-        self.assertTrue(pathlib.Path("/dev/stdout").is_symlink())
+        # A minimal container has no /dev/stdout.
+        for name in filter(os.path.exists, ("/proc/self/fd/1", "/dev/stdout")):
+            with file.open("w") as out:
+                subprocess.run([PROGRAM, "topo", "--json", name], stdout=out, timeout=60, check=True)
+            self.assertTrue(file.read_text().startswith(drawing), name)
+            self.assertIn("hosts", json.loads(file.read_text()[len(drawing) :]))
+            self.assertTrue(pathlib.Path(name).is_symlink())
 
     def test_a_stdout_that_is_full(self):
         for args in (["--help"], ["topo"], ["reproduce", "--list"]):

@@ -1,6 +1,7 @@
 #include "tools/cli/write_json.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -28,12 +29,19 @@ bool is_written_in_place(const std::string& file) {
   throw std::system_error(errno, std::generic_category(), str("cannot write '", file, "'"));
 }
 
+/// True when `file` is what stdout writes to.
+bool is_stdout(const std::string& file) {
+  struct stat named {};
+  struct stat own {};
+  return ::stat(file.c_str(), &named) == 0 && ::fstat(STDOUT_FILENO, &own) == 0 && named.st_dev == own.st_dev &&
+         named.st_ino == own.st_ino;
+}
+
 /// Opens `file`. What is stdout already shares its position, because one text would overwrite the other.
 File open_in_place(const std::string& file) {
-  std::error_code ignored;
-  const bool is_stdout = std::filesystem::equivalent(file, "/dev/stdout", ignored);
-  if (is_stdout && std::fflush(stdout) != 0) fail(file);
-  File out(is_stdout ? ::dup(STDOUT_FILENO) : ::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  const bool shared = is_stdout(file);
+  if (shared && std::fflush(stdout) != 0) fail(file);
+  File out(shared ? ::dup(STDOUT_FILENO) : ::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (out.get() < 0) fail(file);
   return out;
 }
