@@ -20,6 +20,9 @@ namespace {
 constexpr std::chrono::seconds kGreetingTime{2};
 /// The number of connections that have not yet said it. The oldest goes for a further one.
 constexpr size_t kMaxGreetings = 64;
+/// The time that it has before. A rank says it at once, but on a busy machine it may be held up right after it has
+/// connected, and its first message would be lost. Further connections wait in the system's queue meanwhile.
+constexpr std::chrono::milliseconds kLeastTime{100};
 /// The work of one call of progress(), lest a stranger who connects without end keeps it from ending.
 constexpr int kMaxLooks = 64, kMaxAccepts = 256;
 /// The descriptors that each rank may take, of several wires, and those of the program.
@@ -143,7 +146,7 @@ void SocketEndpoint::hear(Peer& peer) {
 
 void SocketEndpoint::accept_all(const Socket& listener) {
   const bool by_tcp = &listener == &tcp_;
-  for (int i = 0; i < kMaxAccepts; ++i) {
+  for (int i = 0; i < kMaxAccepts && make_room(); ++i) {
     Socket socket = accept_from(listener, by_tcp);
     if (socket) {
       add_greeting(std::move(socket), by_tcp);
@@ -155,11 +158,12 @@ void SocketEndpoint::accept_all(const Socket& listener) {
   }
 }
 
+bool SocketEndpoint::make_room() {
+  return greetings_.size() < kMaxGreetings || forget_the_oldest(kLeastTime);
+}
+
 bool SocketEndpoint::free_a_descriptor() {
-  if (!greetings_.empty()) {
-    forget_the_oldest();
-    return true;
-  }
+  if (forget_the_oldest({})) return true;
   if (spare_) {
     spare_.close();
     return true;
@@ -174,7 +178,6 @@ void SocketEndpoint::refill_spare() {
 
 void SocketEndpoint::add_greeting(Socket socket, bool by_tcp) {
   if (!by_tcp && !is_of_own_user(socket)) return tell_stranger(socket);
-  if (greetings_.size() >= kMaxGreetings) forget_the_oldest();
   const int fd = socket.fd();
   watch(fd);
   Greeting& greeting = greetings_[fd];
@@ -188,15 +191,22 @@ void SocketEndpoint::forget(int fd) {
   greetings_.erase(found);
 }
 
-void SocketEndpoint::forget_the_oldest() {
+bool SocketEndpoint::forget_the_oldest(std::chrono::milliseconds least) {
   const auto is_older = [](const auto& one, const auto& other) { return one.second.start < other.second.start; };
-  forget(std::min_element(greetings_.begin(), greetings_.end(), is_older)->first);
+  const auto oldest = std::min_element(greetings_.begin(), greetings_.end(), is_older);
+  if (oldest == greetings_.end()) return false;
+  // A rank may have said it meanwhile.
+  if (!greet(oldest->second) && Clock::now() - oldest->second.start < least) return false;
+  forget(oldest->first);
+  return true;
 }
 
 void SocketEndpoint::forget_the_slow() {
   for (auto entry = greetings_.begin(); entry != greetings_.end();) {
-    const auto [fd, greeting] = std::pair<int, const Greeting&>(*entry++);
-    if (Clock::now() - greeting.start > kGreetingTime) forget(fd);
+    auto& [fd, greeting] = *entry++;
+    if (Clock::now() - greeting.start <= kGreetingTime) continue;
+    greet(greeting);  // a rank that was late may have said it
+    forget(fd);
   }
 }
 

@@ -76,6 +76,8 @@ class SocketEndpoint {
   void unwatch(int fd);
   void accept_all(const Socket& listener);
   void add_greeting(Socket socket, bool by_tcp);
+  /// Makes room for one more greeting. Returns false where those that there are need time.
+  bool make_room();
   /// Makes room for a connection where descriptors are used up. Returns false where there is none.
   bool free_a_descriptor();
   void refill_spare();
@@ -85,7 +87,8 @@ class SocketEndpoint {
   void welcome_life(Greeting& greeting, const Hello& hello);
   /// Ends a greeting.
   void forget(int fd);
-  void forget_the_oldest();
+  /// Ends the oldest greeting. Returns false where it is younger than `least`, or where there is none.
+  bool forget_the_oldest(std::chrono::milliseconds least);
   void forget_the_slow();
   void look_at(int fd);
   /// Reads a rank's word, and notices its end.

@@ -300,6 +300,28 @@ TEST(StrangersTest, ThousandsOfSilentConnectionsKeepNobodyFromTalking) {
   for (const int fd : {told[0], told[1], done[0]}) ::close(fd);
 }
 
+TEST(StrangersTest, ARankThatIsHeldUpAfterItHasConnectedDoesNotGoForAFlood) {
+  for (const bool one_host : {true, false}) {
+    Endpoints ranks(one_host);
+    const RankAddress address = await(ranks.texts, 0);
+    auto [late, hello] = ranks.one->connect(0, 7);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    std::vector<Socket> silent;
+    for (int i = 0; i < 200; ++i) {
+      silent.push_back(one_host ? connect_by_unix(address.unix_name) : connect_by_tcp("127.0.0.1", address.port));
+      ranks.zero->progress();
+    }
+    EXPECT_EQ(send(late.fd(), &hello, sizeof hello, MSG_NOSIGNAL), std::ssize(std::as_bytes(std::span(&hello, 1))));
+    const auto end = Clock::now() + kDeadline;
+    std::vector<std::pair<int, Socket>> taken;
+    while (taken.empty() && Clock::now() < end) {
+      ranks.zero->progress();
+      taken = ranks.zero->take(7);
+    }
+    EXPECT_EQ(taken.size(), 1U);
+  }
+}
+
 TEST(StrangersTest, WithoutADescriptorForAConnectionTheErrorTellsTheLimit) {
   Endpoints ranks(true);
   rlimit limit = {};
