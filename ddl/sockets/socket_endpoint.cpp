@@ -16,8 +16,9 @@
 namespace spillway::ddl {
 namespace {
 
-/// The time in which a connection must say what it is for.
-constexpr std::chrono::seconds kGreetingTime{2};
+/// The time in which a connection must say what it is for. It is no shorter than ranks wait for each other by default,
+/// because the first message of a rank that is stopped right after it has connected would be lost.
+constexpr std::chrono::seconds kGreetingTime{60};
 /// The number of connections that have not yet said it. The oldest goes for a further one.
 constexpr size_t kMaxGreetings = 64;
 /// The time that it has before. A rank says it at once, but on a busy machine it may be held up right after it has
