@@ -1,9 +1,8 @@
-// Connections and bytes of strangers, of ranks that say nonsense, and of more connections than there are descriptors.
+// Connections and bytes of strangers, and of ranks that say nonsense.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -12,9 +11,7 @@
 #include <array>
 #include <csignal>
 #include <cstring>
-#include <filesystem>
 #include <functional>
-#include <iterator>
 #include <memory>
 #include <thread>
 
@@ -31,23 +28,13 @@
 #include "ddl/sockets/socket_transport.h"
 #include "ddl/sockets/socket_wire.h"
 #include "ddl/sockets/system_sockets.h"
+#include "tests/ddl/sockets/endpoints.h"
 #include "tests/support/ddl/socket_world.h"
 
 namespace spillway::ddl::testing {
 namespace {
 
-constexpr std::chrono::seconds kDeadline{60};
 constexpr Tag kTag = Tag::blob;
-
-SocketOptions options_of(int host, const std::string& secret = {}) {
-  return {.deadline = kDeadline, .host = str("host", host), .secret = secret};
-}
-
-/// Waits until a rank has published its addresses.
-RankAddress await(SharedTexts& texts, int rank, const std::string& secret = {}) {
-  while (!texts.find(str("spillway/", rank))) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  return parse_address(rank, *texts.find(str("spillway/", rank)), secret);
-}
 
 /// Returns what a listener answers to some bytes; nothing where it only closes the connection.
 std::optional<Answer> answer_to(const RankAddress& address, bool tcp, const void* bytes, size_t size) {
@@ -94,30 +81,6 @@ Notice notice_of(int32_t kind, int32_t sender, int32_t origin, char fill) {
   Notice notice{static_cast<Notice::Kind>(kind), sender, origin, 3};
   notice.reason.fill(fill);
   return notice;
-}
-
-int open_descriptors() {
-  using std::filesystem::directory_iterator;
-  return static_cast<int>(std::distance(directory_iterator("/proc/self/fd"), directory_iterator()));
-}
-
-/// Two ranks that are only endpoints.
-struct Endpoints {
-  explicit Endpoints(bool one_host, const std::string& secret = {}) {
-    std::thread other([&] { one = meet(1, 2, texts, options_of(one_host ? 0 : 1, secret)); });
-    zero = meet(0, 2, texts, options_of(0, secret));
-    other.join();
-  }
-  SharedTexts texts;
-  std::unique_ptr<SocketEndpoint> zero, one;
-};
-
-/// Starts a connection from rank 1 to rank 0, with its hello.
-Socket connect_to_0(SocketEndpoint& one, uint64_t wire) {
-  auto [socket, hello] = one.connect(0, wire);
-  fcntl(socket.fd(), F_SETFL, fcntl(socket.fd(), F_GETFL) & ~O_NONBLOCK);
-  EXPECT_EQ(send(socket.fd(), &hello, sizeof hello, MSG_NOSIGNAL), std::ssize(std::as_bytes(std::span(&hello, 1))));
-  return std::move(socket);
 }
 
 /// Waits for a receive of rank 0; returns its error.
@@ -241,109 +204,6 @@ TEST(StrangersTest, AnotherUsersProcessIsTurnedAway) {
   meet(1, 2, texts, options_of(0));  // its place is free
   rank_0.join();
   for (const int fd : name) ::close(fd);
-}
-
-TEST(StrangersTest, ThousandsOfSilentConnectionsKeepNobodyFromTalking) {
-  std::array<int, 2> told{}, done{};
-  ASSERT_EQ(pipe(told.data()) | pipe(done.data()), 0);
-  const pid_t flood = fork();
-  if (flood == 0) {
-    rlimit limit = {};
-    getrlimit(RLIMIT_NOFILE, &limit);
-    limit.rlim_cur = limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit);
-    RankAddress address;
-    std::array<char, 64> unix_name{}, port{};
-    if (read(told[0], unix_name.data(), unix_name.size()) < 0 || read(told[0], port.data(), port.size()) < 0) _exit(9);
-    std::vector<Socket> silent;
-    try {
-      while (silent.size() < 2000) {
-        silent.push_back(silent.size() % 2 == 0 ? connect_by_unix(unix_name.data())
-                                                : connect_by_tcp("127.0.0.1", port.data()));
-        if (!silent.back()) silent.pop_back();  // the queue is full
-      }
-    } catch (const std::runtime_error&) {  // too few descriptors for more
-    }
-    ::close(done[1]);
-    while (true) pause();
-  }
-  ::close(done[1]);
-  SharedTexts texts;
-  std::vector<std::thread> ranks;
-  std::atomic<bool> is_flooded = false;
-  const int before = open_descriptors();
-  for (int rank = 0; rank < 2; ++rank)
-    ranks.emplace_back([&, rank] {
-      Communicator comm(socket_transport(rank, 2, texts, options_of(rank)), {.deadline = kDeadline});
-      for (int8_t ends = 0; ends == 0;) {
-        ends = rank == 0 && is_flooded ? 1 : 0;
-        broadcast(comm, std::as_writable_bytes(std::span(&ends, 1)), 0);
-        barrier(*comm.duplicate());
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
-      EXPECT_LT(open_descriptors(), before + 300);
-      const int file = ::open("/etc/hostname", O_RDONLY);
-      EXPECT_GE(file, 0);
-      ::close(file);
-    });
-  const RankAddress address = await(texts, 0);
-  std::array<char, 64> name{}, port{};
-  std::copy(address.unix_name.begin(), address.unix_name.end(), name.begin());
-  std::copy(address.port.begin(), address.port.end(), port.begin());
-  EXPECT_EQ(write(told[1], name.data(), name.size()) + write(told[1], port.data(), port.size()), 128);
-  char byte = 0;
-  EXPECT_EQ(read(done[0], &byte, 1), 0);  // all have connected
-  is_flooded = true;
-  for (std::thread& rank : ranks) rank.join();
-  kill(flood, SIGKILL);
-  waitpid(flood, nullptr, 0);
-  for (const int fd : {told[0], told[1], done[0]}) ::close(fd);
-}
-
-TEST(StrangersTest, ARankThatIsHeldUpAfterItHasConnectedDoesNotGoForAFlood) {
-  for (const bool one_host : {true, false}) {
-    Endpoints ranks(one_host);
-    const RankAddress address = await(ranks.texts, 0);
-    auto [late, hello] = ranks.one->connect(0, 7);
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    std::vector<Socket> silent;
-    for (int i = 0; i < 200; ++i) {
-      silent.push_back(one_host ? connect_by_unix(address.unix_name) : connect_by_tcp("127.0.0.1", address.port));
-      ranks.zero->progress();
-    }
-    EXPECT_EQ(send(late.fd(), &hello, sizeof hello, MSG_NOSIGNAL), std::ssize(std::as_bytes(std::span(&hello, 1))));
-    const auto end = Clock::now() + kDeadline;
-    std::vector<std::pair<int, Socket>> taken;
-    while (taken.empty() && Clock::now() < end) {
-      ranks.zero->progress();
-      taken = ranks.zero->take(7);
-    }
-    EXPECT_EQ(taken.size(), 1U);
-  }
-}
-
-TEST(StrangersTest, WithoutADescriptorForAConnectionTheErrorTellsTheLimit) {
-  Endpoints ranks(true);
-  rlimit limit = {};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
-  std::vector<Socket> connections;
-  for (uint64_t wire = 1; wire < 5; ++wire) connections.push_back(connect_to_0(*ranks.one, wire));
-  const rlimit few{static_cast<rlim_t>(open_descriptors()), limit.rlim_max};
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
-  std::vector<int> taken;
-  for (int fd = dup(0); fd >= 0; fd = dup(0)) taken.push_back(fd);
-  std::string error;
-  try {
-    ranks.zero->progress();
-  } catch (const std::runtime_error& found) {
-    error = found.what();
-  }
-  EXPECT_THROW(ranks.zero->progress(), std::runtime_error);
-  EXPECT_THROW(ranks.one->connect(0, 9), std::runtime_error);
-  for (const int fd : taken) ::close(fd);
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
-  EXPECT_NE(error.find(str("may have ", few.rlim_cur, " descriptors (ulimit -n)")), std::string::npos) << error;
-  EXPECT_EQ(ranks.zero->take(1).size(), 1U) << "a spare descriptor took it";
 }
 
 TEST(StrangersTest, ASecondConnectionOfARankForAWireIsRefused) {
