@@ -20,8 +20,8 @@ namespace spillway::ddl {
 /// The options for sending gradients.
 struct GradientOptions {
   /// The size in bytes of the messages in which gradients travel together. 0: the size of
-  /// TunedAllreduce::bucket_bytes(); else 1 KiB to 1 GiB. Smaller messages leave earlier; larger ones cost less per
-  /// byte. The same on every rank.
+  /// TunedAllreduce::bucket_bytes(), which follows measured rates, as the floor of a budget then does; else 1 KiB to
+  /// 1 GiB. Smaller messages leave earlier; larger ones cost less per byte. The same on every rank.
   int64_t bucket_bytes = 0;
   /// The maximum memory for copies of gradients under way. When more would be needed, backward waits for the oldest
   /// copy. With less than two buckets' memory it waits for each. Unlimited: as much as all gradients. The same on every
