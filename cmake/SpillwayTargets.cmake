@@ -18,17 +18,17 @@ if(SPILLWAY_PCH)
     "${pch_hash} ${torch_hash} ${SPILLWAY_TORCH} ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION} ${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_${build_type}}\n")
 endif()
 
-# LibTorch's templates are most of a compilation, so several files share one. A warning about types without linkage would be
-# wrong then: it takes whatever a file includes for a header.
-function(_spillway_unity target uses_torch)
-  if(SPILLWAY_UNITY AND uses_torch)
+# Templates of LibTorch, JSON and the standard library are most of a compilation, so several files share one. A warning about
+# types without linkage would be wrong then: it takes whatever a file includes for a header.
+function(_spillway_unity target)
+  if(SPILLWAY_UNITY)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
     target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
   endif()
 endfunction()
 
 function(_spillway_common target uses_torch)
-  _spillway_unity(${target} "${uses_torch}")
+  _spillway_unity(${target})
   target_compile_options(${target} PRIVATE -Wall -Wextra $<$<BOOL:${SPILLWAY_WERROR}>:-Werror>)
   if(uses_torch)
     target_link_libraries(${target} PUBLIC spillway::torch)
@@ -117,9 +117,9 @@ function(spillway_limit seconds test)
 endfunction()
 
 # spillway_test(NAME [TORCH] [ALONE] SOURCES … LIBRARIES … [RANKS 2 3 …] [THREADS n] [LABELS …] [DEFINITIONS …] [TIMEOUT s])
-# A GoogleTest program. ALONE: its files have helpers of the same names, so each is compiled alone. With RANKS it runs
-# once under mpirun for each count (its main must start MPI). THREADS: what it looks at depends on how kernels share their
-# work among threads, so it has that many, where scripts/test gives one to each test.
+# A GoogleTest program. ALONE: its files have helpers of the same names, so each is compiled alone, as are all files that do
+# without LibTorch. With RANKS it runs once under mpirun for each count (its main must start MPI). THREADS: what it looks at
+# depends on how kernels share their work among threads, so it has that many, where scripts/test gives one to each test.
 function(spillway_test name)
   cmake_parse_arguments(arg "TORCH;ALONE" "TIMEOUT;THREADS" "SOURCES;LIBRARIES;RANKS;LABELS;DEFINITIONS" ${ARGN})
   if(NOT arg_TIMEOUT)
@@ -146,7 +146,7 @@ function(spillway_test name)
     spillway_limit(${arg_TIMEOUT} ${name}_${ranks}_ranks)
   endforeach()
   _spillway_common(${name} "${arg_TORCH}")
-  if(arg_ALONE)
+  if(arg_ALONE OR NOT arg_TORCH)
     set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
   endif()
 endfunction()

@@ -33,7 +33,7 @@ namespace {
 
 using nlohmann::json;
 
-struct Options {
+struct PagingBench {
   TrainFlags flags;
   std::vector<double> percents{100, 75, 50, 35, 25};
   int64_t steps = 5;
@@ -98,7 +98,7 @@ int serve_budget(const RunContext& context, int64_t budget_bytes) {
       });
 }
 
-struct Variant {
+struct PagingVariant {
   std::string name;
   double percent = 0;
   int64_t budget_bytes = kUnlimitedBytes;
@@ -110,7 +110,7 @@ struct Variant {
   json last{};
 };
 
-std::vector<std::string> worker_arguments(const Options& options, const std::string& variant) {
+std::vector<std::string> worker_arguments(const PagingBench& options, const std::string& variant) {
   TrainOptions t = options.flags.options;
   if (variant == kUnsplit) t.memory.split_bytes = kUnlimitedBytes;
   std::vector<std::string> arguments{"spillway", "bench", "paging", "--worker", variant};
@@ -127,9 +127,9 @@ std::vector<std::string> worker_arguments(const Options& options, const std::str
 constexpr int64_t kWarmUp = 3;
 
 /// Runs rounds of one step each, every variant in turn.
-void run_rounds(std::vector<Variant>& variants, int64_t steps) {
+void run_rounds(std::vector<PagingVariant>& variants, int64_t steps) {
   for (int64_t round = 0; round < steps + kWarmUp; ++round) {
-    for (Variant& v : variants) {
+    for (PagingVariant& v : variants) {
       json answer = v.worker->step();
       v.losses.push_back(answer["loss"]);
       if (round == 0) v.first_seconds = answer["seconds"];
@@ -140,14 +140,14 @@ void run_rounds(std::vector<Variant>& variants, int64_t steps) {
     std::fputs(str("\rround ", round + 1, " of ", steps + kWarmUp).c_str(), stderr);
   }
   std::fprintf(stderr, "\n");
-  for (Variant& v : variants) v.last = v.worker->finish();
+  for (PagingVariant& v : variants) v.last = v.worker->finish();
 }
 
 /// Reports the ways without a budget: stock, and the ways that need less memory by other means.
-json report_peers(const std::vector<Variant>& variants) {
+json report_peers(const std::vector<PagingVariant>& variants) {
   const double stock_step = median(variants[0].seconds);
   json rows = json::array();
-  for (const Variant& v : variants) {
+  for (const PagingVariant& v : variants) {
     if (!is_stock(v.name)) continue;
     const auto peak = v.last["peak_bytes"].get<int64_t>();
     const double step = median(v.seconds);
@@ -163,9 +163,10 @@ json report_peers(const std::vector<Variant>& variants) {
 }
 
 /// Reports the cost of splitting, where there is room for every operator whole.
-json report_splitting(const TrainOptions& options, const Variant& split, const std::vector<Variant>& variants) {
+json report_splitting(const TrainOptions& options, const PagingVariant& split,
+                      const std::vector<PagingVariant>& variants) {
   const auto whole =
-      std::find_if(variants.begin(), variants.end(), [](const Variant& v) { return v.name == kUnsplit; });
+      std::find_if(variants.begin(), variants.end(), [](const PagingVariant& v) { return v.name == kUnsplit; });
   if (whole == variants.end()) return nullptr;
   std::vector<double> ratios;
   for (size_t i = 0; i < split.seconds.size(); ++i) ratios.push_back(split.seconds[i] / whole->seconds[i]);
@@ -176,7 +177,7 @@ json report_splitting(const TrainOptions& options, const Variant& split, const s
 }
 
 /// Reports one budget's line beside LibTorch alone and unlimited memory.
-json report_budget(const Variant& v, const Variant& stock, const Variant& unlimited) {
+json report_budget(const PagingVariant& v, const PagingVariant& stock, const PagingVariant& unlimited) {
   const bool equal = v.losses == unlimited.losses && v.last["sha256"] == unlimited.last["sha256"];
   const bool limited = v.budget_bytes != kUnlimitedBytes;
   const double step = median(v.seconds), bound = v.last["bound_seconds"];
@@ -216,14 +217,14 @@ json report_infeasible(double percent, const UnlimitedProfile& observed) {
   return {{"budget_percent", percent}, {"budget_bytes", bytes}, {"feasible", false}};
 }
 
-json report(const TrainOptions& options, const UnlimitedProfile& observed, const std::vector<Variant>& variants,
+json report(const TrainOptions& options, const UnlimitedProfile& observed, const std::vector<PagingVariant>& variants,
             const std::vector<double>& infeasible) {
-  const Variant &stock = variants[0], &unlimited = variants[1];
+  const PagingVariant &stock = variants[0], &unlimited = variants[1];
   std::printf("%12s %12s %12s %12s %10s %9s %12s %8s %10s %10s %8s %10s\n", "budget", "bytes", "peak", "predicted",
               "step", "/stock", "/unlimited", "/bound", "predicted", "exposed", "replays", "bit-equal");
   const json peers = report_peers(variants);
   json rows = json::array();
-  for (const Variant& v : variants)
+  for (const PagingVariant& v : variants)
     if (!is_stock(v.name) && v.name != kUnsplit) rows.push_back(report_budget(v, stock, unlimited));
   for (double percent : infeasible) rows.push_back(report_infeasible(percent, observed));
   const json unsplit = report_splitting(options, unlimited, variants);
@@ -248,9 +249,9 @@ void check_budgets(const std::vector<double>& percents) {
 }
 
 /// The ways of training that are compared, and the budgets that are below the floor.
-std::vector<Variant> variants_of(const Options& options, const TrainOptions& train_options,
-                                 const UnlimitedProfile& observed, std::vector<double>& infeasible) {
-  std::vector<Variant> variants;
+std::vector<PagingVariant> variants_of(const PagingBench& options, const TrainOptions& train_options,
+                                       const UnlimitedProfile& observed, std::vector<double>& infeasible) {
+  std::vector<PagingVariant> variants;
   variants.push_back({.name = std::string(kStock)});
   variants.push_back({.name = kUnlimited});
   if (train_options.memory.split_bytes != kUnlimitedBytes && !train_options.memory.may_exceed_budget())
@@ -268,14 +269,14 @@ std::vector<Variant> variants_of(const Options& options, const TrainOptions& tra
 }
 
 /// Trains as the parent of this process asks it to.
-int serve_worker(const Options& options, const RunContext& context) {
+int serve_worker(const PagingBench& options, const RunContext& context) {
   if (is_stock(options.worker)) return serve_stock(context, options.worker);
   if (options.worker == kObserver) return serve_observation(context);
   const bool unlimited = options.worker == kUnlimited || options.worker == kUnsplit;
   return serve_budget(context, unlimited ? kUnlimitedBytes : std::stoll(options.worker));
 }
 
-int bench_paging(Options& options) {
+int bench_paging(PagingBench& options) {
   TrainOptions& train_options = options.flags.options;
   check_budgets(options.percents);
   if (options.largest) return bench_largest(options.flags, options.percents, options.json_file);
@@ -290,8 +291,8 @@ int bench_paging(Options& options) {
   const UnlimitedProfile observed = observation_of(Worker("observer", worker_arguments(options, kObserver)).finish());
   train_options.memory.host_budget = in_bytes(train_options.memory.host_budget, observed);
   std::vector<double> infeasible;
-  std::vector<Variant> variants = variants_of(options, train_options, observed, infeasible);
-  for (Variant& v : variants) {
+  std::vector<PagingVariant> variants = variants_of(options, train_options, observed, infeasible);
+  for (PagingVariant& v : variants) {
     v.worker = std::make_unique<Worker>(
         v.name, worker_arguments(options, v.budget_bytes != kUnlimitedBytes ? std::to_string(v.budget_bytes) : v.name));
     if (on_gpu) v.worker->wait_until_ready();
@@ -304,7 +305,7 @@ int bench_paging(Options& options) {
   return kOk;
 }
 
-void add_measurement_flags(CLI::App& command, Options& options) {
+void add_measurement_flags(CLI::App& command, PagingBench& options) {
   command.option_defaults()->group("Measurement");
   add_number(command, "--budgets", options.percents,
              "Budgets in percent of the unconstrained peak; above 0, at most 1000")
@@ -327,7 +328,7 @@ void add_measurement_flags(CLI::App& command, Options& options) {
 }  // namespace
 
 Run add_bench(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PagingBench>();
   CLI::App* command = app.add_subcommand("bench", "Measures Spillway against its bounds and against stock LibTorch");
   command->require_subcommand(1);
   CLI::App* paging =
