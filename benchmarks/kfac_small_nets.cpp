@@ -91,7 +91,7 @@ void report(const std::string& name, bool is_exact, int steps) {
   }
   kfac::Kfac kfac(*network.model, options);
   const auto second_order = train(network, &kfac, steps);
-  const auto seconds = kfac.seconds();
+  const auto seconds = kfac.usage().seconds;
   const auto each = [&](double all) { return 1e3 * all / steps; };
   std::printf(
       "%-4s %-8s first order %7.2f ms, K-FAC %7.2f ms, median %7.2f ms; factors %.2f, decompositions %.2f, "

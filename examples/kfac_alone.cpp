@@ -28,7 +28,7 @@ int main() {
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(lr).momentum(0.9));
   spillway::Kfac kfac(*model, {.lr = lr});
   std::printf("%zu layers, %s of factors and eigenbases\n", kfac.layers().size(),
-              spillway::format_bytes(kfac.memory_usage().held()).c_str());
+              spillway::format_bytes(kfac.usage().bytes.held()).c_str());
 
   for (int step = 0; step <= 100; ++step) {
     optimizer.zero_grad();

@@ -64,12 +64,12 @@ Outcome train(int64_t budget_bytes, const spillway::ddl::Comm& comm, bool print)
   if (print)
     std::printf("%lld ranks, %zu layers; this rank holds %s of K-FAC state; budget %s, half of what one step needs\n",
                 static_cast<long long>(ranks), kfac.layers().size(),
-                spillway::format_bytes(kfac.memory_usage().held()).c_str(),
+                spillway::format_bytes(kfac.usage().bytes.held()).c_str(),
                 spillway::format_bytes(budget_bytes).c_str());
   const auto x = curves(comm ? comm->communicator->rank() : 0);
 
   for (int i = 0; i < kSteps; ++i) {
-    auto step = session.step(kfac.kind());  // steps of a kind are planned together
+    auto step = session.step(kfac.work().kind);  // steps of a kind are planned together
     optimizer.zero_grad();
     const auto loss = (model->forward(x) - x).pow(2).sum(1).mean() / 2;
     kfac.watch(loss, kBatch);

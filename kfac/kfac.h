@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,7 +15,7 @@
 #include "kfac/model_stages.h"
 #include "kfac/plan/counters.h"
 #include "kfac/plan/options.h"
-#include "kfac/refresh_work.h"
+#include "kfac/plan/refresh_work.h"
 
 namespace spillway {
 class MessageListener;
@@ -26,10 +25,93 @@ namespace spillway::kfac {
 
 struct Assignment;
 struct Eigenbasis;
-class Preconditioner;
+struct KfacParts;
 
 /// The names and tensors of a Kfac's state in the order of state_entries(), and `counters` last.
 using StateDict = std::vector<std::pair<std::string, at::Tensor>>;
+
+/// The refreshes of a Kfac's curvature, seen from a loop that does their work where it waits. It is valid while its
+/// Kfac lives.
+class KfacRefreshes {
+ public:
+  /// Makes refreshes wait for run(), with curvature_delay: backward's inputs and output gradients are kept meanwhile.
+  /// step() does what is left of a refresh whose inverse it needs. No bit depends on it. Call it between steps.
+  void defer(bool on);
+  /// Makes `now` tell the times of seconds(). Call it before the first step.
+  void time_by(Now now);
+  /// Returns the steps after which the same layers are due again.
+  int64_t cycle_length() const;
+
+  /// Returns the pieces of the refresh of a step's layers, counted from the very first step, in an order that is right.
+  /// Empty where nothing may wait. Ranks with the same layers get the same list.
+  std::vector<RefreshWork> work(int64_t step, int64_t micro_batches) const;
+  /// Does piece `index` of work(), after those pieces that it needs and that are not done. Ranks with the same
+  /// layers run averages and sends in one order. Throws c10::Error when it is done, or when that step's refresh is not
+  /// open: before its first watch, and after curvature_delay steps. Throws ddl::CommError.
+  void run(int64_t step, int64_t micro_batches, size_t index);
+  /// Returns true when piece `index` of the refresh of that step's layers waits: its refresh is open, and it is not
+  /// done.
+  bool waits(int64_t step, size_t index) const;
+  /// Does all that waits, so that the state is complete. Call it between steps. Collective over the ranks.
+  void finish();
+  /// Returns the shortest seconds of each piece in refreshes of the layers that are due in `step`; empty before the
+  /// first. Only refreshes since forget_seconds() count.
+  std::vector<double> seconds(int64_t step) const;
+  void forget_seconds();
+  /// Returns the most bytes of inputs and output gradients that were kept at once for statistics that wait. An input
+  /// that several layers share counts for each of them.
+  int64_t held_peak_bytes() const;
+
+  /// Tells `observer` of each bucket of factors that is reduced beside backward: its start, end and bytes, on the
+  /// thread that reduces them. It is never called without overlap_factors on several ranks. Call it between steps.
+  void observe(WorkerTimeline::Observer observer);
+
+  /// Tells `listener`, which outlives this object, of each bucket of factors that is reduced beside backward: when it
+  /// is handed over, and when it is needed.
+  void listen(MessageListener& listener);
+
+ private:
+  friend class Kfac;
+  explicit KfacRefreshes(KfacParts& parts) : parts_(&parts) {}
+  KfacParts* parts_;
+};
+
+/// The state of a Kfac, tensor by tensor, and the ranks that hold it. It is valid while its
+/// Kfac lives.
+class KfacState {
+ public:
+  const std::vector<Assignment>& assignments() const;
+  /// Returns the running average `f` of layer `i`, in the order of LayerShape::factors(): [count, side, side]: a new
+  /// tensor. It is undefined where this rank holds none.
+  at::Tensor factor(size_t i, size_t f) const;
+  /// Returns the running averages as they are kept, in the order of factor_tensors(); empty where this rank holds none.
+  std::vector<at::Tensor> held_factors(size_t i) const;
+  /// Returns the tensors that precondition layer `i`, in the order of inverse_tensors(); empty where this rank is no
+  /// gradient worker.
+  const std::vector<at::Tensor>& inverse(size_t i) const;
+
+  /// Returns true when the layer, after so many steps, has a renewed inverse for later ones, with curvature_delay.
+  bool renews(size_t i, int64_t steps) const;
+  /// Returns that inverse, as inverse(). Its pieces of work must be done (KfacRefreshes::finish()).
+  const std::vector<at::Tensor>& next_inverse(size_t i) const;
+
+  /// Returns the largest mean curvature of each layer so far, [layers], the same on every rank (DampingScope::network).
+  /// Undefined where the damping is of another kind. Part of the state.
+  const at::Tensor& largest_curvature() const;
+
+  /// Returns the last decomposition of factor `f` of layer `i` that ran beside the steps, with `staleness`.
+  /// Eigenvectors are rows; values are NaN where the decomposition failed. Waits for the solver's thread. Undefined
+  /// where another rank decomposes the factor. Part of the state.
+  Eigenbasis pending_basis(size_t i, size_t f) const;
+  /// Continues from `counters`. held_factors(), inverse(), largest_curvature() and pending_basis() are tensors:
+  /// overwrite them in place, before.
+  void resume(const KfacCounters& counters);
+
+ private:
+  friend class Kfac;
+  explicit KfacState(KfacParts& parts) : parts_(&parts) {}
+  KfacParts* parts_;
+};
 
 /// A preconditioner that turns averaged gradients into natural gradients, in place:
 ///
@@ -56,7 +138,9 @@ class Kfac {
   /// devices, or when world > 1 and a weight is not float32. Collective.
   explicit Kfac(const torch::nn::Module& model, KfacOptions options = {}, ddl::Comm comm = {}, ModelStages stages = {});
   /// Preconditions a model of another language or library, whose modules with parameters these are, in its order.
-  explicit Kfac(const std::vector<ForeignModule>& modules, KfacOptions options = {}, ddl::Comm comm = {});
+  /// `find_reruns` is told of each opaque node in the graphs that are watched.
+  explicit Kfac(const std::vector<ForeignModule>& modules, KfacOptions options = {}, ddl::Comm comm = {},
+                RerunFinder find_reruns = {});
   Kfac(Kfac&&) noexcept;
   Kfac& operator=(Kfac&&) noexcept;
   ~Kfac();
@@ -73,41 +157,12 @@ class Kfac {
   /// Watches a pass of the model that runs while backward does, as a checkpoint makes it. Its `batch` samples count
   /// when backward reaches it, so that a pass which only renews what a watched one had saved counts no second time.
   void watch_rerun(at::TensorList roots, int64_t batch);
-  /// Tells `finder` of each opaque node in the graphs that are watched from now on.
-  void find_reruns(RerunFinder finder);
   /// Returns the layers that no backward of the coming step has shown, at the first call with a watched step; later
   /// ones return none. Call it between backward and step(). With several ranks, a layer that any rank saw was seen.
   /// Collective. Throws c10::Error when a layer has a gradient that a compiled graph, or another function that shows
   /// nothing, has made: it would be preconditioned without curvature. One host synchronization for each layer without
   /// statistics.
   std::vector<SkippedLayer> unseen_layers();
-
-  /// Makes refreshes wait for run(), with curvature_delay: backward's inputs and output gradients are kept meanwhile.
-  /// step() does what is left of a refresh whose inverse it needs. No bit depends on it. Call it between steps.
-  void defer(bool on);
-  /// Makes `now` tell the times of refresh_seconds(). Call it before the first step.
-  void time_by(Now now);
-  /// Returns the pieces of the refresh of a step's layers, counted from the very first step, in an order that is right.
-  /// Empty where nothing may wait. Ranks with the same layers get the same list.
-  std::vector<RefreshWork> refresh_work(int64_t step, int64_t micro_batches) const;
-  /// Does piece `index` of refresh_work(), after those pieces that it needs and that are not done. Ranks with the same
-  /// layers run averages and sends in one order. Throws c10::Error when it is done, or when that step's refresh is not
-  /// open: before its first watch, and after curvature_delay steps. Throws ddl::CommError.
-  void run(int64_t step, int64_t micro_batches, size_t index);
-  /// Returns true when piece `index` of the refresh of that step's layers waits: its refresh is open, and it is not
-  /// done.
-  bool waits(int64_t step, size_t index) const;
-  /// Returns the shortest seconds of each piece in refreshes of the layers that are due in `step`; empty before the
-  /// first. Only refreshes since forget_refresh_seconds() count.
-  std::vector<double> refresh_seconds(int64_t step) const;
-  void forget_refresh_seconds();
-  /// Does all that waits, so that the state is complete. Call it between steps. Collective over the ranks.
-  void finish_refreshes();
-  /// Returns the most bytes of inputs and output gradients that were kept at once for statistics that wait. An input
-  /// that several layers share counts for each of them.
-  int64_t held_peak_bytes() const;
-  /// Returns the steps after which the same layers are due again.
-  int64_t cycle_length() const;
 
   /// Averages and takes in the staged factors, decomposes, exchanges, preconditions and clips, each when due. Rewrites
   /// `.grad` of the layers' weights and biases, which must be unscaled already. `loss_scale` is the number that the
@@ -124,54 +179,20 @@ class Kfac {
   /// step since the last call.
   double adapt_damping(double loss_before, double loss_after);
 
-  /// Tells `observer` of each bucket of factors that is reduced beside backward: its start, end and bytes, on the
-  /// thread that reduces them. It is never called without overlap_factors on several ranks. Call it between steps.
-  void observe_factors(WorkerTimeline::Observer observer);
-
-  /// Tells `listener`, which outlives this object, of each bucket of factors that is reduced beside backward: when it
-  /// is handed over, and when it is needed.
-  void listen(MessageListener& listener);
-
   /// Forgets everything that was watched since the last step. Call it for a step that is skipped. With overlap_factors
-  /// every rank calls it. Throws c10::Error where run() has averaged that step's statistics already: they are part of
-  /// the running averages.
+  /// every rank calls it. Throws c10::Error where KfacRefreshes::run() has averaged that step's statistics already:
+  /// they are part of the running averages.
   void discard();
 
-  /// Returns the kind of the coming step: "plain", or those of "factor", "decompose" and "launch" that apply, joined by
-  /// "+"; with layer_curvature UpdateCycle::kind(). Steps of one kind do the same work on the same memory, except for
-  /// the work that warm_start saves.
-  std::string_view kind() const;
-  bool updates_factors() const;
-  bool decomposes() const;  ///< true when it renews the eigenbases: after inverse_interval steps, or `staleness` later
-  bool launches() const;    ///< true when it hands its factors to the solver's thread (`staleness` above 0)
-
+  StepWork work() const;  ///< the work of the coming step
   const std::vector<Layer>& layers() const;
   const std::vector<SkippedLayer>& left_alone() const;
-  const std::vector<Assignment>& assignments() const;
   const KfacOptions& options() const;  ///< the options that agreed_options() returned
-  /// Returns the running average `f` of layer `i`, in the order of LayerShape::factors(): [count, side, side]: a new
-  /// tensor. It is undefined where this rank holds none.
-  at::Tensor factor(size_t i, size_t f) const;
-  /// Returns the running averages as they are kept, in the order of factor_tensors(); empty where this rank holds none.
-  std::vector<at::Tensor> held_factors(size_t i) const;
-  /// Returns the tensors that precondition layer `i`, in the order of inverse_tensors(); empty where this rank is no
-  /// gradient worker.
-  const std::vector<at::Tensor>& inverse(size_t i) const;
+  KfacCounters counters() const;       ///< two host synchronizations
+  KfacUsage usage() const;
 
-  /// Returns true when the layer, after so many steps, has a renewed inverse for later ones, with curvature_delay.
-  bool renews(size_t i, int64_t steps) const;
-  /// Returns that inverse, as inverse(). Its pieces of work must be done (finish_refreshes()).
-  const std::vector<at::Tensor>& next_inverse(size_t i) const;
-
-  /// Returns the largest mean curvature of each layer so far, [layers], the same on every rank (DampingScope::network).
-  /// Undefined where the damping is of another kind. Part of the state.
-  const at::Tensor& largest_curvature() const;
-
-  /// Returns the last decomposition of factor `f` of layer `i` that ran beside the steps, with `staleness`.
-  /// Eigenvectors are rows; values are NaN where the decomposition failed. Waits for the solver's thread. Undefined
-  /// where another rank decomposes the factor. Part of the state.
-  Eigenbasis pending_basis(size_t i, size_t f) const;
-
+  KfacRefreshes refreshes() const;
+  KfacState state() const;
   /// Returns copies of everything that a step depends on besides the model, on every rank. Collective. state_entries()
   /// copies nothing.
   StateDict state_dict() const;
@@ -179,19 +200,9 @@ class Kfac {
   /// and staleness must be the same. Throws BadRequest naming the first tensor that does not fit; nothing has changed
   /// then.
   void load_state_dict(const StateDict& state);
-  /// Continues from `counters`. held_factors(), inverse(), largest_curvature() and pending_basis() are tensors:
-  /// overwrite them in place.
-  void resume(const KfacCounters& counters);
-
-  /// Returns the bytes that this rank holds now. The Ledger counts the same tensors, each with the allocator's
-  /// rounding.
-  FactorBytes memory_usage() const;
-  KfacCounters counters() const;  ///< two host synchronizations
-  KfacSeconds seconds() const;
-  KfacFlops flops() const;
 
  private:
-  std::unique_ptr<Preconditioner> impl_;
+  std::unique_ptr<KfacParts> parts_;
 };
 
 }  // namespace spillway::kfac

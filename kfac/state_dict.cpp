@@ -6,8 +6,8 @@
 
 #include "core/error.h"
 #include "kfac/kfac.h"
+#include "kfac/parts.h"
 #include "kfac/plan/counters.h"
-#include "kfac/preconditioner.h"
 #include "kfac/state_entry.h"
 
 namespace spillway::kfac {
@@ -37,12 +37,12 @@ std::string mismatch(const StateDict& state, size_t at, const std::string& name,
 
 StateDict Kfac::state_dict() const {
   at::NoGradGuard no_grad;
-  impl_->finish_refreshes();
-  const RankExchange& exchange = impl_->exchange();
+  parts_->refresh.finish();
+  const RankExchange& exchange = parts_->setup.exchange;
   std::vector<int64_t> everyone(exchange.world());
   std::iota(everyone.begin(), everyone.end(), int64_t{0});
   StateDict state;
-  for (const StateEntry& entry : state_entries(*this, impl_->steps())) {
+  for (const StateEntry& entry : state_entries(*this, parts_->tally.counters.steps)) {
     const auto type = layers().front().weight.options().dtype(entry.type);
     auto copy = at::empty(entry.sizes, type);
     if (entry.held.defined()) copy.copy_(entry.held);
@@ -67,12 +67,12 @@ void Kfac::load_state_dict(const StateDict& state) {
     refuse(mismatch(state, i, entries[i].name, entries[i].type, entries[i].sizes));
   refuse(mismatch(state, entries.size(), kCounters, at::kLong, pack(KfacCounters{}).sizes()));
   if (state.size() > entries.size() + 1) refuse(str("'", state[entries.size() + 1].first, "' has no place here"));
-  resume(counters);  // makes those inverses
+  parts_->resume(counters);  // makes those inverses
   discard();
   entries = state_entries(*this, counters.steps);
   for (size_t i = 0; i < entries.size(); ++i)
     if (entries[i].held.defined()) entries[i].held.copy_(state[i].second);
-  resume(counters);  // takes the curvatures that were read
+  parts_->resume(counters);  // takes the curvatures that were read
 }
 
 }  // namespace spillway::kfac

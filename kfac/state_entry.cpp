@@ -29,7 +29,7 @@ std::vector<StateEntry> state_entries(const Kfac& kfac, int64_t steps) {
   std::vector<StateEntry> entries;
   for (size_t i = 0; i < kfac.layers().size(); ++i) {
     const LayerShape& shape = kfac.layers()[i].shape;
-    const Assignment& assignment = kfac.assignments()[i];
+    const Assignment& assignment = kfac.state().assignments()[i];
     const at::ScalarType own_type = state_options(kfac.layers()[i].weight).dtype().toScalarType();
     const at::ScalarType storage = storage_type(shape.storage, own_type);
     const std::vector<int64_t> holders = assignment.home == FactorScope::everywhere
@@ -41,23 +41,23 @@ std::vector<StateEntry> state_entries(const Kfac& kfac, int64_t steps) {
         entries.push_back({str(shape.name, "/", tensors[t].name), tensors[t].in_storage ? storage : own_type,
                            tensors[t].sizes, held.empty() ? at::Tensor() : held[t], ranks});
     };
-    add(factor_tensors(shape), kfac.held_factors(i), holders);
+    add(factor_tensors(shape), kfac.state().held_factors(i), holders);
     const auto factors = shape.factors();
     for (size_t f = 0; kfac.options().staleness > 0 && f < factors.size(); ++f) {
       const auto [role, side, count, rank] = factors[f];
-      const auto [vectors, values] = kfac.pending_basis(i, f);
+      const auto [vectors, values] = kfac.state().pending_basis(i, f);
       const std::vector<int64_t> owner{assignment.owners[f]};
       entries.push_back({str(shape.name, "/upcoming_vectors", f), own_type, {count, side, side}, vectors, owner});
       entries.push_back({str(shape.name, "/upcoming_values", f), own_type, {count, side}, values, owner});
     }
-    add(inverse_tensors(shape), kfac.inverse(i), assignment.workers);
-    if (const auto& next = kfac.next_inverse(i); kfac.renews(i, steps)) {
+    add(inverse_tensors(shape), kfac.state().inverse(i), assignment.workers);
+    if (const auto& next = kfac.state().next_inverse(i); kfac.state().renews(i, steps)) {
       const auto tensors = inverse_tensors(shape);
       for (size_t t = 0; t < tensors.size(); ++t)
         entries.push_back({str(shape.name, "/next_", tensors[t].name), tensors[t].in_storage ? storage : own_type,
                            tensors[t].sizes, next.empty() ? at::Tensor() : next[t], assignment.workers});
     }
-    if (const auto& largest = kfac.largest_curvature(); largest.defined())
+    if (const auto& largest = kfac.state().largest_curvature(); largest.defined())
       entries.push_back({str(shape.name, "/largest_curvature"),
                          largest.scalar_type(),
                          {},

@@ -21,11 +21,11 @@ struct StateEntry {
 };
 
 /// Returns the state layer by layer. First come the layer's running averages as they are kept, in the order of
-/// factor_tensors(). With staleness, the pending decomposition of each factor follows (Kfac::pending_basis(), which
-/// waits for it). Then come the tensors that precondition the layer, in the order of inverse_tensors(); the same
-/// tensors of Kfac::next_inverse(), where the layer has one; and its Kfac::largest_curvature() [], where it is defined.
-/// Names, sizes and holders are the same on every rank. The counters are not included. `steps` is the number of steps
-/// done, which tells the layers that have one; a Kfac that did fewer lacks the tensor.
+/// factor_tensors(). With staleness, the pending decomposition of each factor follows (KfacState::pending_basis(),
+/// which waits for it). Then come the tensors that precondition the layer, in the order of inverse_tensors(); the same
+/// tensors of KfacState::next_inverse(), where the layer has one; and its KfacState::largest_curvature() [], where it
+/// is defined. Names, sizes and holders are the same on every rank. The counters are not included. `steps` is the
+/// number of steps done, which tells the layers that have one; a Kfac that did fewer lacks the tensor.
 std::vector<StateEntry> state_entries(const Kfac& kfac, int64_t steps);
 
 /// Packs the counters into one int64 tensor; unpack() reverses it. unpack() throws BadRequest when `packed` is not of

@@ -1,8 +1,20 @@
-/// The counts, times, operations and bytes of a Kfac so far. LibTorch-free.
+/// The work of a Kfac: of one step, and the counts, times, operations and bytes so far. LibTorch-free.
 #pragma once
 #include <cstdint>
+#include <string_view>
 
 namespace spillway::kfac {
+
+/// The work of one step besides preconditioning.
+struct StepWork {
+  bool updates_factors = false;
+  bool decomposes = false;  ///< it renews eigenbases or inverses: now, or from the solver's thread
+  bool launches = false;    ///< it hands factors to the solver's thread (KfacOptions::staleness)
+  /// The name of the kind of step: `plain`, or those of `factor`, `decompose` and `launch` that apply, joined by `+`.
+  /// With layer_curvature it is UpdateCycle::kind(). Steps of one kind do the same work on the same memory, except for
+  /// the work that warm_start saves.
+  std::string_view kind = "plain";
+};
 
 /// Counts of events since construction, on this rank. Those of a stage of a model differ from the other stages' in
 /// factors that had trouble alone.
@@ -47,6 +59,13 @@ struct FactorBytes {
   int64_t held() const { return factors + eigenbases; }
   int64_t peak() const { return held() + staged; }
   bool operator==(const FactorBytes&) const = default;
+};
+
+/// The bytes that a Kfac holds on this rank now, and its work since construction.
+struct KfacUsage {
+  FactorBytes bytes;  ///< the Ledger counts the same tensors, each with the allocator's rounding
+  KfacSeconds seconds;
+  KfacFlops flops;
 };
 
 }  // namespace spillway::kfac

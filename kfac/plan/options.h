@@ -99,8 +99,8 @@ struct KfacOptions {
   std::vector<LayerCurvature> layer_curvature = {};
 
   /// Steps after which a layer's new curvature is used, counted from the step of its statistics. In between, its work
-  /// may be done at any time (Kfac::defer()): no bit depends on when. The first curvature is used at once. With
-  /// layer_curvature only, 0 up to, not including, each interval.
+  /// may be done at any time (KfacRefreshes::defer()): no bit depends on when. The first curvature is used at once.
+  /// With layer_curvature only, 0 up to, not including, each interval.
   int64_t curvature_delay = 0;
   /// Columns of a panel, ≥ 1. With curvature_delay, inverses and truncated bases of factors with a longer side are
   /// renewed in pieces of a panel each. Fewer columns fit shorter waits. The last bits depend on it.

@@ -28,18 +28,18 @@ void advance(KfacCounters& counters, const KfacOptions& options) {
   ++counters.steps;
 }
 
+std::string_view kind_of(const StepWork& work) {
+  static constexpr std::array<std::string_view, 8> kKinds{
+      "plain",  "factor",        "decompose",        "factor+decompose",
+      "launch", "factor+launch", "decompose+launch", "factor+decompose+launch"};
+  return kKinds[work.updates_factors + 2 * work.decomposes + 4 * work.launches];
+}
+
 int64_t steps_of(double interval) {
   return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(interval)));
 }
 
 }  // namespace
-
-std::string_view StepWork::kind() const {
-  static constexpr std::array<std::string_view, 8> kKinds{
-      "plain",  "factor",        "decompose",        "factor+decompose",
-      "launch", "factor+launch", "decompose+launch", "factor+decompose+launch"};
-  return kKinds[updates_factors + 2 * decomposes + 4 * launches];
-}
 
 bool factors_are_due(const KfacCounters& counters, const KfacOptions& options) {
   return is_due(counters.steps, counters.last_factor_step, options.at(counters.steps).factor_interval);
@@ -55,6 +55,7 @@ StepWork work_of_step(const KfacCounters& counters, const KfacOptions& options) 
   else
     work.decomposes = counters.last_launch_step >= 0 && counters.steps == counters.last_launch_step + options.staleness;
   work.launches = options.staleness > 0 && !is_first && due;
+  work.kind = kind_of(work);
   return work;
 }
 
@@ -77,7 +78,7 @@ std::map<std::string, double> shares_of_kinds(const KfacOptions& options) {
   KfacCounters counters;
   while (counters.steps < begin) advance(counters, constant);
   while (counters.steps < begin + kPeriods * period) {
-    shares[std::string(work_of_step(counters, constant).kind())] += 1.0 / static_cast<double>(kPeriods * period);
+    shares[std::string(work_of_step(counters, constant).kind)] += 1.0 / static_cast<double>(kPeriods * period);
     advance(counters, constant);
   }
   return shares;

@@ -3,25 +3,16 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <string_view>
 
 #include "kfac/plan/counters.h"
 #include "kfac/plan/options.h"
 
 namespace spillway::kfac {
 
-/// The work of one step, where all layers' curvature is renewed together.
-struct StepWork {
-  bool updates_factors = false;
-  bool decomposes = false;  ///< eigenbases change: decomposed in this step, or taken from the solver's thread
-  bool launches = false;    ///< factors go to the solver's thread (KfacOptions::staleness)
-  /// Returns the name of the kind of step: `plain`, `factor`, `factor+decompose` and so on.
-  std::string_view kind() const;
-};
-
 /// True when the step's factor update is one that the interval asks for; those of the burn-in come on top.
 bool factors_are_due(const KfacCounters& counters, const KfacOptions& options);
-/// Returns the work of the step that `counters` are before. `options` have no layer_curvature.
+/// Returns the work of the step that `counters` are before, of layers whose curvature is renewed together: `options`
+/// have no layer_curvature.
 StepWork work_of_step(const KfacCounters& counters, const KfacOptions& options);
 
 /// Returns the share of each kind of step in a long run, after the burn-in, with the intervals of step 0. With

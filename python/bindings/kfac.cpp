@@ -155,8 +155,7 @@ class PythonKfac {
     for (const py::tuple& module : modules) all.push_back(module_from(module));
     KfacOptions read = options_from(options, numbers_);
     const py::gil_scoped_release release;
-    kfac_.emplace(all, std::move(read), group_ ? group_->comm() : nullptr);
-    kfac_->find_reruns(&watch_reruns);
+    kfac_.emplace(all, std::move(read), group_ ? group_->comm() : nullptr, &watch_reruns);
   }
   PythonKfac(const PythonKfac&) = delete;
   PythonKfac& operator=(const PythonKfac&) = delete;
@@ -188,7 +187,7 @@ py::dict counters_of(PythonKfac& own) {
 }
 
 py::dict seconds_of(PythonKfac& own) {
-  const kfac::KfacSeconds seconds = own.kfac().seconds();
+  const kfac::KfacSeconds seconds = own.kfac().usage().seconds;
   py::dict all;
   all["factors"] = seconds.factor_compute;
   all["decompose"] = seconds.decompose;
@@ -198,7 +197,7 @@ py::dict seconds_of(PythonKfac& own) {
 }
 
 py::dict bytes_of(PythonKfac& own) {
-  const kfac::FactorBytes bytes = own.kfac().memory_usage();
+  const kfac::FactorBytes bytes = own.kfac().usage().bytes;
   py::dict all;
   all["factors"] = bytes.factors;
   all["eigenbases"] = bytes.eigenbases;
@@ -269,8 +268,8 @@ void bind_kfac(py::module_& module) {
           "adapt_damping",
           [](PythonKfac& own, double before, double after) { return own.kfac().adapt_damping(before, after); },
           without_gil)
-      .def("updates_factors", [](PythonKfac& own) { return own.kfac().updates_factors(); })
-      .def("kind", [](PythonKfac& own) { return std::string(own.kfac().kind()); })
+      .def("updates_factors", [](PythonKfac& own) { return own.kfac().work().updates_factors; })
+      .def("kind", [](PythonKfac& own) { return std::string(own.kfac().work().kind); })
       .def(
           "state", [](PythonKfac& own) { return own.kfac().state_dict(); }, without_gil)
       .def(

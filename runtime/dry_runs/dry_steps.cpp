@@ -158,7 +158,7 @@ class DryPipeline {
     Stages stages;
     const bool fills = options_.pipeline.kfac_work == KfacWork::bubbles;
     for_each([&](DryRank& rank) {
-      const int64_t cycle = rank.run().kfac()->cycle_length();
+      const int64_t cycle = rank.run().kfac()->refreshes().cycle_length();
       rank.take_steps(cycle);
       rank.run().pipelined()->take_cycle_seconds();  // the first refresh is done at once
       const std::vector<std::string> kinds = rank.take_steps(cycle);

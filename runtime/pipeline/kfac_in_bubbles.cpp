@@ -23,11 +23,11 @@ KfacInBubbles::KfacInBubbles(kfac::Kfac& kfac, std::shared_ptr<const Pipeline> p
     : kfac_(kfac),
       pipeline_(std::move(pipeline)),
       world_(std::move(world)),
-      cycle_(kfac.cycle_length()),
+      cycle_(kfac.refreshes().cycle_length()),
       first_cycle_(first_step / cycle_),
       micro_batches_(std::ssize(pipeline_->plan.micro_batches_of(0))),
       waits_together_(pipeline_->plan.directions() == 1) {
-  kfac_.defer(true);
+  kfac_.refreshes().defer(true);
   own_ = pieces();
 }
 
@@ -39,7 +39,7 @@ bool KfacInBubbles::fills(const RefreshWork& work) const {
 std::vector<KfacInBubbles::Piece> KfacInBubbles::pieces() const {
   std::vector<Piece> all;
   for (int64_t step = 0; step < cycle_; ++step) {
-    const auto work = kfac_.refresh_work(cycle_ + step, micro_batches_);
+    const auto work = kfac_.refreshes().work(cycle_ + step, micro_batches_);
     for (size_t index = 0; index < work.size(); ++index)
       if (fills(work[index])) all.push_back({step, index});
   }
@@ -64,8 +64,8 @@ RankTimes KfacInBubbles::times_of_rank(const CycleSeconds& seconds) const {
 }
 
 bool KfacInBubbles::add_pieces(int64_t step, RankTimes& times) const {
-  const auto all = kfac_.refresh_work(cycle_ + step, micro_batches_);
-  const auto seconds = kfac_.refresh_seconds(cycle_ + step);
+  const auto all = kfac_.refreshes().work(cycle_ + step, micro_batches_);
+  const auto seconds = kfac_.refreshes().seconds(cycle_ + step);
   if (seconds.size() != all.size()) return false;
   std::vector<int> number(all.size(), -1);  // among the step's work that fills bubbles
   int count = 0;
@@ -91,7 +91,7 @@ void KfacInBubbles::plan(const CycleSeconds& seconds) {
   const std::vector<RankTimes> times = gather_times(times_of_rank(seconds), *world_->communicator);
   const auto is_timed = [](const RankTimes& rank) { return rank.is_timed; };
   if (std::all_of(times.begin(), times.end(), is_timed) && ++timed_cycles_ >= kTimedCycles) plan_from(times);
-  if (plans_ > 0) kfac_.forget_refresh_seconds();
+  if (plans_ > 0) kfac_.refreshes().forget_seconds();
 }
 
 bool KfacInBubbles::plans_again(int64_t step) const {
@@ -105,7 +105,7 @@ bool KfacInBubbles::plans_again(int64_t step) const {
 void KfacInBubbles::plan_again(const CycleSeconds& seconds) {
   constexpr double kMinGain = 0.1;
   std::optional<BubblePlan> other = plan_of(gather_times(times_of_rank(seconds), *world_->communicator));
-  kfac_.forget_refresh_seconds();
+  kfac_.refreshes().forget_seconds();
   if (!other) return;
   pipe::Filled now = pipe::rerun(plan_.filled, pipeline_->plan.program, other->extras, other->costs);
   if (other->filled.seconds <= (1 - kMinGain) * now.seconds) return follow(*std::move(other));
@@ -157,17 +157,17 @@ void KfacInBubbles::run(const pipe::FilledItem& extra, int64_t step) {
   const Piece& piece = own_.at(extra.extra - first_own_);
   const int64_t taken = (step / cycle_ - extra.age) * cycle_ + piece.taken_step;
   const Stopwatch stopwatch(seconds_[static_cast<size_t>(kind_of(extra.extra))]);
-  if (!kfac_.waits(taken, piece.index) || needs_others(taken, piece.index)) return;
-  kfac_.run(taken, micro_batches_, piece.index);
+  if (!kfac_.refreshes().waits(taken, piece.index) || needs_others(taken, piece.index)) return;
+  kfac_.refreshes().run(taken, micro_batches_, piece.index);
 }
 
 /// True where a piece comes after work that ranks do together and have not done, as in a refresh that began before the
 /// plan. Such a piece is left to the step that the refresh serves.
 bool KfacInBubbles::needs_others(int64_t taken, size_t index) const {
   if (waits_together_) return false;
-  const auto work = kfac_.refresh_work(taken, micro_batches_);
+  const auto work = kfac_.refreshes().work(taken, micro_batches_);
   const auto is_open = [&](size_t need) {
-    return kfac_.waits(taken, need) && (!fills(work[need]) || needs_others(taken, need));
+    return kfac_.refreshes().waits(taken, need) && (!fills(work[need]) || needs_others(taken, need));
   };
   const auto needs = kfac::needs_of(work, index, ddl::size_of(pipeline_->of_place));
   return std::any_of(needs.begin(), needs.end(), is_open);
@@ -175,9 +175,10 @@ bool KfacInBubbles::needs_others(int64_t taken, size_t index) const {
 
 void KfacInBubbles::run_together(int64_t step) {
   if (waits_together_ || !items_of(step)) return;
-  const auto work = kfac_.refresh_work(step, micro_batches_);
+  const auto work = kfac_.refreshes().work(step, micro_batches_);
   for (size_t index = 0; index < work.size(); ++index)
-    if (work[index].what == What::average && kfac_.waits(step, index)) kfac_.run(step, micro_batches_, index);
+    if (work[index].what == What::average && kfac_.refreshes().waits(step, index))
+      kfac_.refreshes().run(step, micro_batches_, index);
 }
 
 }  // namespace spillway::runtime

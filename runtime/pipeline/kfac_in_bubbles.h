@@ -71,7 +71,7 @@ class KfacInBubbles {
   /// Returns the kind of an extra's work.
   kfac::RefreshWork::What kind_of(int extra) const { return plan_.kinds[extra]; }
   /// Returns Kfac::held_peak_bytes().
-  int64_t held_peak_bytes() const { return kfac_.held_peak_bytes(); }
+  int64_t held_peak_bytes() const { return kfac_.refreshes().held_peak_bytes(); }
   /// Returns the seconds that this rank's extras took so far, by kind.
   const std::array<double, 4>& seconds() const { return seconds_; }
 

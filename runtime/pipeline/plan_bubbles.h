@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "kfac/refresh_work.h"
+#include "kfac/plan/refresh_work.h"
 #include "pipe/fill.h"
 #include "runtime/pipeline/pipeline.h"
 #include "runtime/pipeline/rank_times.h"

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kfac/refresh_work.h"
+#include "kfac/plan/refresh_work.h"
 #include "pipe/costs.h"
 
 namespace spillway::ddl {

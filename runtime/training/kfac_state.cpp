@@ -52,7 +52,7 @@ void resume_kfac(kfac::Kfac& kfac, const RunContext& context, const std::vector<
   kfac::KfacCounters counters = kfac::unpack(found->held);
   if (context.pipeline && context.pipeline->place > 0)
     for (const auto count : kOfStages) counters.*count = 0;
-  kfac.resume(counters);
+  kfac.state().resume(counters);
 }
 
 }  // namespace spillway::runtime

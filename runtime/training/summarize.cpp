@@ -160,9 +160,9 @@ KfacSummary summarize(const kfac::Kfac& kfac, const RunContext& context, double 
   summary.plan = context.options.kfac.preconditioner.layer_curvature;
   summary.curvature_delay = kfac.options().curvature_delay;
   summary.left_alone = std::ssize(left_alone(kfac, context));
-  summary.state_bytes = kfac.memory_usage().held();
+  summary.state_bytes = kfac.usage().bytes.held();
   summary.counters = model_counters(kfac, context);
-  summary.seconds = kfac.seconds();
+  summary.seconds = kfac.usage().seconds;
   if (context.pipeline) add_stages(summary, kfac, *context.pipeline);
   return summary;
 }

@@ -97,20 +97,20 @@ void WeightUpdate::make_kfac(const LrSchedule& schedule, double grad_worker_frac
   // A step that fp16 leaves out is a step of the run but not of K-FAC, so K-FAC's lr follows the run's position.
   kfac.lr = kfac::StepSchedule([lr = std::move(lr)](int64_t) { return lr(); });
   kfac_.emplace(module_, std::move(kfac), context_.same_weights(), stages_of(context_));
-  if (context_.clock) kfac_->time_by([clock = context_.clock] { return clock->now(); });
+  if (context_.clock) kfac_->refreshes().time_by([clock = context_.clock] { return clock->now(); });
 }
 
 void WeightUpdate::listen(MessageListener& listener) {
-  if (kfac_) kfac_->listen(listener);
+  if (kfac_) kfac_->refreshes().listen(listener);
 }
 
 void WeightUpdate::record(StepRecorder& recorder) {
   // Factors have a lane of their own, because they travel beside gradients.
-  if (kfac_) kfac_->observe_factors(recorder.record_jobs("factors", "factors"));
+  if (kfac_) kfac_->refreshes().observe(recorder.record_jobs("factors", "factors"));
 }
 
 std::string WeightUpdate::kind() const {
-  return kfac_ ? std::string(kfac_->kind()) : "plain";
+  return kfac_ ? std::string(kfac_->work().kind) : "plain";
 }
 
 void WeightUpdate::prepare(StepWork& work) {
@@ -154,7 +154,7 @@ void WeightUpdate::discard() {
 }
 
 void WeightUpdate::finish_refreshes() {
-  if (kfac_) kfac_->finish_refreshes();
+  if (kfac_) kfac_->refreshes().finish();
 }
 
 void WeightUpdate::add_state(std::vector<StateTensor>& state) const {

@@ -83,7 +83,7 @@ TEST(ConventionOfSeparableLayersTest, StartsItsProductAtTheIdentity) {
   kfac.watch(loss, 2);
   loss.backward();
   kfac.step();
-  const auto c = kfac.factor(0, 0)[0], k = kfac.factor(0, 1)[0];
+  const auto c = kfac.state().factor(0, 0)[0], k = kfac.state().factor(0, 1)[0];
   EXPECT_TRUE(at::allclose(at::kron(c, k / k.trace()), at::eye(6, at::kDouble), 1e-6, 1e-6));
 }
 

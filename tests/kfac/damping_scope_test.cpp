@@ -25,7 +25,7 @@ std::vector<at::Tensor> step(Kfac& kfac, torch::nn::Sequential model, const at::
 
 double mean_curvature(const Kfac& kfac, size_t i) {
   double product = 1;
-  for (size_t f = 0; f < 2; ++f) product *= kfac.factor(i, f).diagonal(0, -2, -1).mean().item<double>();
+  for (size_t f = 0; f < 2; ++f) product *= kfac.state().factor(i, f).diagonal(0, -2, -1).mean().item<double>();
   return product;
 }
 
@@ -55,14 +55,14 @@ TEST(DampingScopeTest, KeepsTheLargestCurvatureWhenTheLossFalls) {
   auto model = small_mlp();
   Kfac kfac(*model, every_step());
   step(kfac, model, x, 1);
-  const auto first = kfac.largest_curvature().clone();
+  const auto first = kfac.state().largest_curvature().clone();
   const auto v = step(kfac, model, x, 0.1);
-  EXPECT_TRUE(kfac.largest_curvature().equal(first));
+  EXPECT_TRUE(kfac.state().largest_curvature().equal(first));
   EXPECT_LT(mean_curvature(kfac, 0), 0.1 * first[0].item<double>());
   for (int64_t i : {0, 1})
     expect_damping(v, static_cast<size_t>(i), 0.2 * (first[i] * first.max()).sqrt().item<double>(), x, 0.1);
   step(kfac, model, x, 2);
-  EXPECT_TRUE(kfac.largest_curvature().allclose(4 * first, 1e-9));
+  EXPECT_TRUE(kfac.state().largest_curvature().allclose(4 * first, 1e-9));
 }
 
 TEST(DampingScopeTest, ServesEveryMethod) {
@@ -74,7 +74,8 @@ TEST(DampingScopeTest, ServesEveryMethod) {
     Kfac kfac(*model, options);
     const auto v = step(kfac, model, x, 1);
     options.relative_damping = std::nullopt;
-    options.damping = 0.2 * (kfac.largest_curvature()[0] * kfac.largest_curvature().max()).sqrt().item<double>();
+    options.damping =
+        0.2 * (kfac.state().largest_curvature()[0] * kfac.state().largest_curvature().max()).sqrt().item<double>();
     Kfac absolute(*other, options);
     EXPECT_TRUE(at::allclose(v[0], step(absolute, other, x, 1)[0], 1e-9)) << name(method);
   }
@@ -87,7 +88,7 @@ TEST(DampingScopeTest, LeavesALayersOwnDampingToTheOtherScope) {
   options.damping_scope = DampingScope::layer;
   Kfac kfac(*model, options);
   const auto v = step(kfac, model, x, 1);
-  EXPECT_FALSE(kfac.largest_curvature().defined());
+  EXPECT_FALSE(kfac.state().largest_curvature().defined());
   for (size_t i : {0, 1}) expect_damping(v, i, 0.2 * mean_curvature(kfac, i), x, 1);
 }
 

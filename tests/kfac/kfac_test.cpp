@@ -22,7 +22,8 @@ const double kNoClip = std::numeric_limits<double>::infinity();
 // Returns the running averages of the first layer.
 std::vector<at::Tensor> held_by(const Kfac& kfac) {
   std::vector<at::Tensor> factors;
-  for (size_t f = 0; f < kfac.layers().front().shape.factors().size(); ++f) factors.push_back(kfac.factor(0, f));
+  for (size_t f = 0; f < kfac.layers().front().shape.factors().size(); ++f)
+    factors.push_back(kfac.state().factor(0, f));
   return factors;
 }
 
@@ -83,7 +84,8 @@ void expect_gamma_of_the_inverse_in_use(Kfac& kfac, nn::Sequential model, int st
     at::NoGradGuard no_grad;
     for (size_t i = 0; i < raw.size(); ++i) {
       const Layer& layer = kfac.layers()[i];
-      const auto v = precondition(layer.shape, raw[i], LayerInverse{.held = kfac.inverse(i)}, {.relative = 0.3});
+      const auto v =
+          precondition(layer.shape, raw[i], LayerInverse{.held = kfac.state().inverse(i)}, {.relative = 0.3});
       EXPECT_TRUE(layer.weight.grad().equal(v.weight)) << "layer " << i << ", step " << kfac.counters().steps;
       EXPECT_TRUE(layer.bias.grad().equal(v.bias)) << "layer " << i << ", step " << kfac.counters().steps;
     }
@@ -129,8 +131,8 @@ TEST(KfacTest, CountsTheUsesOfAReusedLayerAsFurtherPositions) {
   kfac.step();
   const auto ones = at::ones({8, 1}, at::kDouble);
   const auto rows = at::cat({at::cat({x, hidden}), ones}, 1), g = at::cat({pre.grad(), out.grad()});
-  EXPECT_LT(largest_difference(kfac.factor(0, 0)[0], rows.t().mm(rows) / 8), 1e-13);
-  EXPECT_LT(largest_difference(kfac.factor(0, 1)[0], 4 * g.t().mm(g)), 1e-13);
+  EXPECT_LT(largest_difference(kfac.state().factor(0, 0)[0], rows.t().mm(rows) / 8), 1e-13);
+  EXPECT_LT(largest_difference(kfac.state().factor(0, 1)[0], 4 * g.t().mm(g)), 1e-13);
 }
 
 TEST(KfacTest, CountsLeadingDimensionsOfLinearAsPositionsOfASample) {
@@ -144,7 +146,7 @@ TEST(KfacTest, CountsLeadingDimensionsOfLinearAsPositionsOfASample) {
   backward(kfac, y.pow(2).sum({1, 2}).mean(), 4);
   kfac.step();
   const auto g = y.grad().reshape({20, 2});
-  EXPECT_LT(largest_difference(kfac.factor(0, 1)[0], 4 * g.t().mm(g)), 1e-13);
+  EXPECT_LT(largest_difference(kfac.state().factor(0, 1)[0], 4 * g.t().mm(g)), 1e-13);
 }
 
 TEST(KfacTest, NamesTheKindOfTheComingStep) {
@@ -154,7 +156,7 @@ TEST(KfacTest, NamesTheKindOfTheComingStep) {
   const auto x = at::randn({4, 4}, at::kDouble);
   for (int i = 0; i < 8; ++i) {
     model->zero_grad();
-    kinds.emplace_back(kfac.kind());
+    kinds.emplace_back(kfac.work().kind);
     backward(kfac, mean_loss(model, x), 4);
     kfac.step();
   }
@@ -173,8 +175,8 @@ TEST(KfacTest, FollowsIntervalsThatGrow) {
   const auto x = at::randn({4, 4}, at::kDouble);
   for (int step = 0; step < 12; ++step) {
     model->zero_grad();
-    if (kfac.updates_factors()) factors.push_back(step);
-    if (kfac.decomposes()) decompositions.push_back(step);
+    if (kfac.work().updates_factors) factors.push_back(step);
+    if (kfac.work().decomposes) decompositions.push_back(step);
     backward(kfac, mean_loss(model, x), 4);
     kfac.step();
   }
@@ -200,12 +202,13 @@ TEST(KfacTest, ResumesInTheMiddleOfIntervalsThatGrow) {
   train(whole, straight, 16);
   train(parts, first, 7);
   Kfac second(*parts, options);
-  second.resume(first.counters());
+  second.state().resume(first.counters());
   for (size_t i = 0; i < first.layers().size(); ++i) {
-    for (size_t f = 0; f < 2; ++f) second.held_factors(i)[f].copy_(first.held_factors(i)[f]);
-    for (size_t t = 0; t < first.inverse(i).size(); ++t) second.inverse(i)[t].copy_(first.inverse(i)[t]);
+    for (size_t f = 0; f < 2; ++f) second.state().held_factors(i)[f].copy_(first.state().held_factors(i)[f]);
+    for (size_t t = 0; t < first.state().inverse(i).size(); ++t)
+      second.state().inverse(i)[t].copy_(first.state().inverse(i)[t]);
   }
-  second.largest_curvature().copy_(first.largest_curvature());
+  second.state().largest_curvature().copy_(first.state().largest_curvature());
   train(parts, second, 9);
   for (size_t i = 0; i < whole->parameters().size(); ++i)
     EXPECT_TRUE(whole->parameters()[i].equal(parts->parameters()[i]));
@@ -269,11 +272,11 @@ TEST(KfacTest, DampsMoreWhereTheLossDoesNotFallAndGoesOnFromThereAfterAResume) {
   EXPECT_LT(adapted.adapt_damping(1, 2), 0);
   EXPECT_DOUBLE_EQ(adapted.counters().damping_scale, 1 / 0.95 / 0.95);
   Kfac resumed(*other, {.damping = 0.01, .kl_clip = kNoClip});
-  resumed.resume(adapted.counters());
+  resumed.state().resume(adapted.counters());
   EXPECT_THROW(resumed.adapt_damping(1, 0), c10::Error);
   for (size_t i = 0; i < 2; ++i) {
-    for (size_t f = 0; f < 2; ++f) resumed.held_factors(i)[f].copy_(adapted.held_factors(i)[f]);
-    for (size_t t = 0; t < 4; ++t) resumed.inverse(i)[t].copy_(adapted.inverse(i)[t]);
+    for (size_t f = 0; f < 2; ++f) resumed.state().held_factors(i)[f].copy_(adapted.state().held_factors(i)[f]);
+    for (size_t t = 0; t < 4; ++t) resumed.state().inverse(i)[t].copy_(adapted.state().inverse(i)[t]);
   }
   step(model, adapted);
   step(other, resumed);
@@ -309,7 +312,8 @@ TEST(KfacTest, NeverAddsTheDampingToTheRunningAverages) {
       backward(kfac, mean_loss(model, x), 4);
       kfac.step();
     }
-    factors.push_back({kfac.factor(0, 0).clone(), kfac.factor(0, 1).clone(), kfac.factor(1, 0).clone()});
+    factors.push_back(
+        {kfac.state().factor(0, 0).clone(), kfac.state().factor(0, 1).clone(), kfac.state().factor(1, 0).clone()});
   }
   for (size_t i = 0; i < factors[0].size(); ++i) EXPECT_TRUE(factors[0][i].equal(factors[1][i]));
 }
@@ -320,11 +324,11 @@ TEST(KfacTest, KeepsTheRunningAverageAndCountsWhenABackwardOverflows) {
   const auto x = at::randn({4, 4}, at::kDouble);
   backward(kfac, mean_loss(model, x), 4);
   kfac.step();
-  const auto before = kfac.factor(1, 1).clone();
+  const auto before = kfac.state().factor(1, 1).clone();
   model->zero_grad();
   backward(kfac, mean_loss(model, x) * std::numeric_limits<double>::infinity(), 4);
   kfac.step();
-  EXPECT_TRUE(kfac.factor(1, 1).equal(before));
+  EXPECT_TRUE(kfac.state().factor(1, 1).equal(before));
   EXPECT_EQ(kfac.counters().dropped_factors, 2) << "the two G; both A were finite";
 }
 
@@ -332,9 +336,9 @@ TEST(KfacTest, ForgetsAWatchedStepThatIsSkipped) {
   auto model = small_mlp();
   Kfac kfac(*model);
   backward(kfac, mean_loss(model, at::randn({4, 4}, at::kDouble)), 4);
-  EXPECT_GT(kfac.memory_usage().staged, 0);
+  EXPECT_GT(kfac.usage().bytes.staged, 0);
   kfac.discard();
-  EXPECT_EQ(kfac.memory_usage().staged, 0);
+  EXPECT_EQ(kfac.usage().bytes.staged, 0);
   EXPECT_THROW(kfac.step(), c10::Error);
 }
 
@@ -346,15 +350,15 @@ TEST(KfacTest, HoldsExactlyTheBytesOfTheFormula) {
     Kfac kfac(*model, {.max_factor_dim = 54});
     std::vector<LayerShape> shapes;
     for (const auto& layer : kfac.layers()) shapes.push_back(layer.shape);
-    auto expected = bytes_per_rank(shapes, kfac.assignments(), dtype == at::kFloat ? 4 : 8).at(0);
+    auto expected = bytes_per_rank(shapes, kfac.state().assignments(), dtype == at::kFloat ? 4 : 8).at(0);
     const int64_t staged = expected.staged;
     expected.staged = 0;
-    EXPECT_EQ(kfac.memory_usage(), expected);
+    EXPECT_EQ(kfac.usage().bytes, expected);
     const auto loss = model->forward(at::randn({1, 2, 5, 5, 5}, dtype)).sum();
     backward(kfac, loss, 1);
-    EXPECT_EQ(kfac.memory_usage().staged, staged);
+    EXPECT_EQ(kfac.usage().bytes.staged, staged);
     kfac.step();
-    EXPECT_EQ(kfac.memory_usage(), expected);
+    EXPECT_EQ(kfac.usage().bytes, expected);
   }
 }
 

@@ -42,7 +42,7 @@ class LateTraining {
         sgd_(model_->parameters(), torch::optim::SGDOptions(0.1)),
         share_(share_of({}, comm ? comm->communicator->rank() : 0, world)),
         policy_(std::move(policy)) {
-    kfac_.defer(policy_ != nullptr);
+    kfac_.refreshes().defer(policy_ != nullptr);
   }
 
   void step() {
@@ -103,11 +103,11 @@ class LateTraining {
     if (!policy_) return;
     if ((seen_ == 1 || own_statistics_only) && (waiting_.empty() || waiting_.back().step != steps_)) {
       Waiting& refresh = waiting_.emplace_back(Waiting{steps_, {}});
-      for (size_t k = 0; k < kfac_.refresh_work(steps_, kMicroBatches).size(); ++k) refresh.pieces.push_back(k);
+      for (size_t k = 0; k < kfac_.refreshes().work(steps_, kMicroBatches).size(); ++k) refresh.pieces.push_back(k);
       if (refresh.pieces.empty()) waiting_.pop_back();
     }
     for (Waiting& refresh : waiting_) {
-      const auto all = kfac_.refresh_work(refresh.step, kMicroBatches);
+      const auto all = kfac_.refreshes().work(refresh.step, kMicroBatches);
       std::vector<size_t> ready;
       for (size_t k : refresh.pieces) {
         if (own_statistics_only && refresh.step == steps_ && all[k].what != What::statistics) continue;
@@ -116,8 +116,9 @@ class LateTraining {
         if (is_seen) ready.push_back(k);
       }
       for (size_t chosen : policy_(ready.size()))  // a piece does those that it needs
-        if (kfac_.waits(refresh.step, ready[chosen])) kfac_.run(refresh.step, kMicroBatches, ready[chosen]);
-      std::erase_if(refresh.pieces, [&](size_t k) { return !kfac_.waits(refresh.step, k); });
+        if (kfac_.refreshes().waits(refresh.step, ready[chosen]))
+          kfac_.refreshes().run(refresh.step, kMicroBatches, ready[chosen]);
+      std::erase_if(refresh.pieces, [&](size_t k) { return !kfac_.refreshes().waits(refresh.step, k); });
     }
   }
 
@@ -228,7 +229,7 @@ TEST(LateRefreshTest, TellsTheBytesThatItKeepsForWorkThatWaits) {
   const auto kept = [](Policy policy) {
     LateTraining training(late(options_for(Strategy::hybrid)), {}, 1, std::move(policy));
     for (int i = 0; i < 9; ++i) training.step();
-    return training.kfac().held_peak_bytes();
+    return training.kfac().refreshes().held_peak_bytes();
   };
   constexpr int64_t kSamples = kGlobalBatch / kMicroBatches;
   // Inputs and output gradients of the three layers, whose statistics are of steps 3, 4 and 5 of a cycle of 4.
@@ -280,12 +281,12 @@ TEST(LateRefreshTest, TheNewInverseIsUsedAfterTheDelay) {
   const std::vector<int64_t> slots{0, 1, 3};
   for (int64_t now = 0; now < 12; ++now) {
     std::vector<at::Tensor> before;
-    for (size_t i = 0; i < 3; ++i) before.push_back(training.kfac().inverse(i)[2].clone());
+    for (size_t i = 0; i < 3; ++i) before.push_back(training.kfac().state().inverse(i)[2].clone());
     training.step();
     for (size_t i = 0; i < 3; ++i) {
       const int64_t taken = now - kDelay;
       const bool changes = now == 0 || (taken > 0 && taken % kInterval == slots[i]);
-      EXPECT_EQ(!training.kfac().inverse(i)[2].equal(before[i]), changes) << now << ' ' << i;
+      EXPECT_EQ(!training.kfac().state().inverse(i)[2].equal(before[i]), changes) << now << ' ' << i;
     }
   }
 }
@@ -325,13 +326,13 @@ TEST(LateRefreshTest, APieceIsDoneAfterThoseThatItNeeds) {
   LateTraining training(options, {}, 1, never());
   for (int64_t now = 0; now < 6; ++now) {
     training.step();
-    const auto all = training.kfac().refresh_work(now, kMicroBatches);
+    const auto all = training.kfac().refreshes().work(now, kMicroBatches);
     if (all.empty()) continue;
-    training.kfac().run(now, kMicroBatches, all.size() - 1);
+    training.kfac().refreshes().run(now, kMicroBatches, all.size() - 1);
     for (size_t k = 0; k < all.size(); ++k) {
       const bool is_needed =
           all[k].layers == all.back().layers && (all[k].what != What::renew || all[k].index == all.back().index);
-      EXPECT_EQ(training.kfac().waits(now, k), !is_needed) << describe(all[k]);
+      EXPECT_EQ(training.kfac().refreshes().waits(now, k), !is_needed) << describe(all[k]);
     }
   }
   expect_same(training.weights(), expected, "by the last pieces");
@@ -342,7 +343,7 @@ TEST(LateRefreshTest, ARenewalThatIsLongHasSeveralPieces) {
   options.method = Method::pi;
   options.panel_columns = 8;
   const LateTraining training(options, {}, 1, never());
-  const auto all = training.kfac().refresh_work(3, kMicroBatches);  // of the Linear layer, with sides 37 and 3
+  const auto all = training.kfac().refreshes().work(3, kMicroBatches);  // of the Linear layer, with sides 37 and 3
   std::vector<int64_t> pieces(2);
   std::string last;
   for (const RefreshWork& work : all) {
@@ -361,7 +362,7 @@ TEST(LateRefreshTest, RanksHaveThePiecesOfTheOneThatHasMost) {
   std::vector<std::vector<RefreshWork>> of_ranks(2);
   on_threads({0, 0}, [&](const ddl::Comm& comm, int64_t rank) {
     const LateTraining training(options, comm, 2, never());
-    of_ranks[static_cast<size_t>(rank)] = training.kfac().refresh_work(3, kMicroBatches);
+    of_ranks[static_cast<size_t>(rank)] = training.kfac().refreshes().work(3, kMicroBatches);
   });
   ASSERT_EQ(of_ranks[0].size(), of_ranks[1].size());
   std::vector<size_t> own(2);
@@ -382,14 +383,15 @@ TEST(LateRefreshTest, AFactorThatIsNotPositiveDefiniteKeepsTheLastInverseAndIsCo
     options.panel_columns = columns;
     LateTraining training(options, {}, 1, in_any_order(5));
     for (int i = 0; i < 3; ++i) training.step();
-    const auto before = training.kfac().inverse(2)[0].clone(), other = training.kfac().inverse(2)[1].clone();
+    const auto before = training.kfac().state().inverse(2)[0].clone(),
+               other = training.kfac().state().inverse(2)[1].clone();
     // Its eigenvalues are 1 − 5 and one that is large.
     const auto indefinite = at::full({1, 37, 37}, 5.0F) - 4 * at::eye(37);
-    pack_triangles({indefinite}, training.kfac().held_factors(2)[0].view(-1).narrow(0, 0, 37 * 38 / 2));
+    pack_triangles({indefinite}, training.kfac().state().held_factors(2)[0].view(-1).narrow(0, 0, 37 * 38 / 2));
     for (int i = 3; i < 6; ++i) training.step();  // statistics of step 3
     EXPECT_EQ(training.kfac().counters().failed_decompositions, 1) << columns;
-    EXPECT_TRUE(training.kfac().inverse(2)[0].equal(before)) << columns;
-    EXPECT_FALSE(training.kfac().inverse(2)[1].equal(other)) << columns;
+    EXPECT_TRUE(training.kfac().state().inverse(2)[0].equal(before)) << columns;
+    EXPECT_FALSE(training.kfac().state().inverse(2)[1].equal(other)) << columns;
   }
 }
 
@@ -398,16 +400,16 @@ TEST(LateRefreshTest, PiecesAreTimed) {
   options.method = Method::pi;
   options.panel_columns = 5;
   LateTraining training(options, {}, 1, at_once());
-  EXPECT_TRUE(training.kfac().refresh_seconds(4).empty());
+  EXPECT_TRUE(training.kfac().refreshes().seconds(4).empty());
   for (int i = 0; i < 8; ++i) training.step();
-  const auto seconds = training.kfac().refresh_seconds(4);
-  EXPECT_EQ(seconds.size(), training.kfac().refresh_work(4, kMicroBatches).size());
+  const auto seconds = training.kfac().refreshes().seconds(4);
+  EXPECT_EQ(seconds.size(), training.kfac().refreshes().work(4, kMicroBatches).size());
   for (double one : seconds) EXPECT_GT(one, 0);
-  EXPECT_EQ(training.kfac().cycle_length(), kInterval);
-  training.kfac().forget_refresh_seconds();
-  EXPECT_TRUE(training.kfac().refresh_seconds(4).empty());
+  EXPECT_EQ(training.kfac().refreshes().cycle_length(), kInterval);
+  training.kfac().refreshes().forget_seconds();
+  EXPECT_TRUE(training.kfac().refreshes().seconds(4).empty());
   for (int i = 8; i < 16; ++i) training.step();
-  EXPECT_EQ(training.kfac().refresh_seconds(4).size(), seconds.size());
+  EXPECT_EQ(training.kfac().refreshes().seconds(4).size(), seconds.size());
 }
 
 TEST(LateRefreshTest, PiecesThatWereDoneBeforeACheckpointHaveNoTime) {
@@ -417,10 +419,10 @@ TEST(LateRefreshTest, PiecesThatWereDoneBeforeACheckpointHaveNoTime) {
   LateTraining second(options, {}, 1, at_once());
   second.load(first.kfac().state_dict(), first.weights(), 6);  // the refresh of step 5 is open
   for (int i = 6; i < 8; ++i) second.step();
-  EXPECT_TRUE(second.kfac().refresh_seconds(5).empty());
+  EXPECT_TRUE(second.kfac().refreshes().seconds(5).empty());
   for (int i = 8; i < 12; ++i) second.step();
-  for (double one : second.kfac().refresh_seconds(5)) EXPECT_GT(one, 0);
-  EXPECT_FALSE(second.kfac().refresh_seconds(5).empty());
+  for (double one : second.kfac().refreshes().seconds(5)) EXPECT_GT(one, 0);
+  EXPECT_FALSE(second.kfac().refreshes().seconds(5).empty());
 }
 
 TEST(LateRefreshTest, RefusesDelaysThatAreTooLongAndPanelsWithoutColumns) {
@@ -437,11 +439,11 @@ TEST(LateRefreshTest, RefusesDelaysThatAreTooLongAndPanelsWithoutColumns) {
 TEST(LateRefreshTest, RefusesPiecesThatAreDoneOrNotOpen) {
   LateTraining training(late(options_for(Strategy::hybrid)), {}, 1, never());
   training.step();
-  EXPECT_THROW(training.kfac().run(1, kMicroBatches, 0), c10::Error);
+  EXPECT_THROW(training.kfac().refreshes().run(1, kMicroBatches, 0), c10::Error);
   training.step();
-  training.kfac().run(1, kMicroBatches, 0);
-  EXPECT_THROW(training.kfac().run(1, kMicroBatches, 0), c10::Error);
-  EXPECT_THROW(training.kfac().run(1, kMicroBatches, 1000), c10::Error);
+  training.kfac().refreshes().run(1, kMicroBatches, 0);
+  EXPECT_THROW(training.kfac().refreshes().run(1, kMicroBatches, 0), c10::Error);
+  EXPECT_THROW(training.kfac().refreshes().run(1, kMicroBatches, 1000), c10::Error);
 }
 
 }  // namespace

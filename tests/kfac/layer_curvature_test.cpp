@@ -63,13 +63,13 @@ TEST(LayerCurvatureTest, RenewsEachLayerInItsOwnStepsOnly) {
   for (int64_t now = 0; now < 8; ++now) {
     std::vector<at::Tensor> factors, vectors;
     for (size_t i = 0; i < 3; ++i) {
-      factors.push_back(kfac.factor(i, 1));  // G, because the first layer's A is that of the data in every step
-      vectors.push_back(kfac.inverse(i)[2].clone());
+      factors.push_back(kfac.state().factor(i, 1));  // G, because the first layer's A is that of the data in every step
+      vectors.push_back(kfac.state().inverse(i)[2].clone());
     }
     step(kfac, model);
     for (size_t i = 0; i < 3; ++i) {
-      EXPECT_EQ(!kfac.factor(i, 1).equal(factors[i]), layers[i].is_due(now)) << now << ' ' << i;
-      EXPECT_EQ(!kfac.inverse(i)[2].equal(vectors[i]), layers[i].is_due(now)) << now << ' ' << i;
+      EXPECT_EQ(!kfac.state().factor(i, 1).equal(factors[i]), layers[i].is_due(now)) << now << ' ' << i;
+      EXPECT_EQ(!kfac.state().inverse(i)[2].equal(vectors[i]), layers[i].is_due(now)) << now << ' ' << i;
     }
   }
   EXPECT_EQ(kfac.counters().factor_updates, 8);
@@ -83,7 +83,7 @@ TEST(LayerCurvatureTest, StagesTheFactorsOfFewerLayersAtOnce) {
     const auto loss = loss_of(model);
     kfac.watch(loss, kGlobalBatch);
     loss.backward();
-    const int64_t staged = kfac.memory_usage().staged;
+    const int64_t staged = kfac.usage().bytes.staged;
     if (step == 0) all = staged;
     if (step > 0) {
       EXPECT_LT(staged, all) << step;
@@ -98,9 +98,9 @@ TEST(LayerCurvatureTest, NamesTheKindOfEachStep) {
   Kfac kfac(*model, planned(curvature(4, {1, 1, 3})));
   std::vector<std::string> kinds;
   for (int now = 0; now < 8; ++now) {
-    kinds.emplace_back(kfac.kind());
-    EXPECT_EQ(kfac.updates_factors(), kinds.back() != "plain");
-    EXPECT_EQ(kfac.decomposes(), kinds.back() != "plain");
+    kinds.emplace_back(kfac.work().kind);
+    EXPECT_EQ(kfac.work().updates_factors, kinds.back() != "plain");
+    EXPECT_EQ(kfac.work().decomposes, kinds.back() != "plain");
     step(kfac, model);
   }
   EXPECT_EQ(kinds, (std::vector<std::string>{"factor+decompose", "curvature 1", "plain", "curvature 3", "plain",
@@ -146,7 +146,8 @@ TEST(LayerCurvatureTest, AStageSamplesThePositionsAndCountsTheStepsOfTheWholeMod
         loss.backward();
         kfac->step();
       }
-      for (size_t f : {0, 1}) EXPECT_TRUE(stage.factor(0, f).equal(whole.factor(2, f))) << now << ' ' << f;
+      for (size_t f : {0, 1})
+        EXPECT_TRUE(stage.state().factor(0, f).equal(whole.state().factor(2, f))) << now << ' ' << f;
       const KfacCounters counted = stage.counters(), expected = whole.counters();
       EXPECT_EQ(counted.factor_updates, expected.factor_updates) << now;
       EXPECT_EQ(counted.decompositions, expected.decompositions) << now;
@@ -172,7 +173,7 @@ TEST(LayerCurvatureTest, GoesOnInTheMidstOfACycle) {
   second.load_state_dict(first.state_dict());
   for (size_t i = 0; i < model->parameters().size(); ++i) other->parameters()[i].data().copy_(model->parameters()[i]);
   for (int i = 0; i < 7; ++i) {
-    EXPECT_EQ(first.kind(), second.kind());
+    EXPECT_EQ(first.work().kind, second.work().kind);
     step(first, model);
     step(second, other);
   }

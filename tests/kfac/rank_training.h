@@ -93,9 +93,9 @@ inline Outcome train(const KfacOptions& options, const ddl::Comm& comm, int64_t 
     sgd.step();
     if (course.after_step) course.after_step(i);
   }
-  outcome.largest_curvature = kfac.largest_curvature();
-  outcome.bytes = kfac.memory_usage();
-  outcome.assignments = kfac.assignments();
+  outcome.largest_curvature = kfac.state().largest_curvature();
+  outcome.bytes = kfac.usage().bytes;
+  outcome.assignments = kfac.state().assignments();
   outcome.options = kfac.options();
   for (const auto& parameter : model->parameters()) outcome.gradients.push_back(parameter.grad().clone());
   for (const auto& layer : kfac.layers()) outcome.shapes.push_back(layer.shape);

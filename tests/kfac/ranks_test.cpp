@@ -256,9 +256,9 @@ TEST(KfacRanksTest, KeepsItsFactorsInAStepInWhichNobodyHasASample) {
       kfac.step();
     };
     step(share_of({}, rank, 2));
-    const auto before = kfac.factor(0, 0).clone();
+    const auto before = kfac.state().factor(0, 0).clone();
     step({});
-    EXPECT_TRUE(kfac.factor(0, 0).equal(before));
+    EXPECT_TRUE(kfac.state().factor(0, 0).equal(before));
     EXPECT_EQ(kfac.counters().dropped_factors, 0);
   });
 }
@@ -376,7 +376,7 @@ TEST(KfacRanksTest, MeasuresOnRank0WhereItHasNoSeconds) {
     options.placement = Placement::measured;
     if (rank == 1) options.decomposition_seconds = [](int64_t, int64_t) { return 1e9; };
     const Kfac kfac(*small_model(), options, comm);
-    plans[static_cast<size_t>(rank)] = kfac.assignments();
+    plans[static_cast<size_t>(rank)] = kfac.state().assignments();
     seconds[static_cast<size_t>(rank)] = kfac.options().decomposition_seconds(37, 1);
   });
   for (size_t l = 0; l < 3; ++l) EXPECT_EQ(plans[0][l].owners, plans[1][l].owners);
@@ -393,7 +393,7 @@ TEST(KfacRanksTest, PlacesByTheSecondsThatRank0Measured) {
     options.decomposition_seconds = [rank](int64_t side, int64_t) {
       return rank == 0 ? static_cast<double>(side) : 1 / static_cast<double>(side);
     };
-    plans[static_cast<size_t>(rank)] = Kfac(*small_model(), options, comm).assignments();
+    plans[static_cast<size_t>(rank)] = Kfac(*small_model(), options, comm).state().assignments();
   });
   for (size_t l = 0; l < 3; ++l) EXPECT_EQ(plans[0][l].owners, plans[1][l].owners);
   // Rank 0's clock gives the sides 19 + 4, 2 · (18 + 2) and 37 + 3. The last two layers are the costliest.

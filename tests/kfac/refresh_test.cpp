@@ -61,10 +61,10 @@ TEST(StalenessTest, ServesEachDecompositionExactlyThatManyStepsAfterItsFactors) 
   std::vector<at::Tensor> factors, served;
   std::vector<std::string> kinds;
   for (int i = 0; i < 9; ++i) {
-    kinds.emplace_back(kfac.kind());
+    kinds.emplace_back(kfac.work().kind);
     step(model, kfac, i);
-    factors.push_back(kfac.factor(0, 1).clone());
-    const auto &vectors = kfac.inverse(0)[2], &values = kfac.inverse(0)[3];
+    factors.push_back(kfac.state().factor(0, 1).clone());
+    const auto &vectors = kfac.state().inverse(0)[2], &values = kfac.state().inverse(0)[3];
     served.push_back((vectors * values.unsqueeze(1)).bmm(vectors.transpose(1, 2)));
   }
   EXPECT_EQ(kinds, (std::vector<std::string>{"factor+decompose", "factor", "factor", "factor+launch", "factor",
@@ -80,8 +80,8 @@ TEST(StalenessTest, FollowsIntervalsThatChangeAndRefusesOnesThatBecomeShorterTha
   Kfac kfac(*model, {.factor_interval = 1, .inverse_interval = decayed(2, {{3, 2}, {12, 0.25}}), .staleness = 2});
   std::vector<int> launched, served;
   for (int i = 0; i < 12; ++i) {
-    if (kfac.launches()) launched.push_back(i);
-    if (kfac.decomposes()) served.push_back(i);
+    if (kfac.work().launches) launched.push_back(i);
+    if (kfac.work().decomposes) served.push_back(i);
     step(model, kfac, i);
   }
   EXPECT_EQ(launched, (std::vector<int>{2, 6, 10}));
@@ -114,12 +114,13 @@ TEST(StalenessTest, KeepsTheLastEigenbasisAndCountsWhereTheThreadFailed) {
     auto model = small_mlp();
     Kfac kfac(*model, {.precompute_outer = outer, .factor_interval = 1, .inverse_interval = 2, .staleness = 1});
     for (int i = 0; i < 3; ++i) step(model, kfac, i);
-    const auto failed = kfac.inverse(0)[0].clone(), others = kfac.inverse(0).back().clone();
-    kfac.pending_basis(0, 0).values.fill_(std::numeric_limits<double>::quiet_NaN());
+    const auto failed = kfac.state().inverse(0)[0].clone(), others = kfac.state().inverse(0).back().clone();
+    kfac.state().pending_basis(0, 0).values.fill_(std::numeric_limits<double>::quiet_NaN());
     step(model, kfac, 3);
     EXPECT_EQ(kfac.counters().failed_decompositions, 1);
-    EXPECT_TRUE(kfac.inverse(0)[0].equal(failed));
-    EXPECT_FALSE(kfac.inverse(0).back().equal(others)) << "those of G, or the reciprocals that they are part of";
+    EXPECT_TRUE(kfac.state().inverse(0)[0].equal(failed));
+    EXPECT_FALSE(kfac.state().inverse(0).back().equal(others))
+        << "those of G, or the reciprocals that they are part of";
     for (const auto& gradient : gradients(*model)) EXPECT_TRUE(at::isfinite(gradient).all().item<bool>());
   }
 }
@@ -129,11 +130,11 @@ TEST(StalenessTest, MayBeAWholeIntervalAndEndMeanwhile) {
   nn::Sequential model(nn::Linear(300, 300));
   Kfac kfac(*model, {.factor_interval = 1, .inverse_interval = 1, .staleness = 1});
   for (int i = 0; i < 4; ++i) {
-    EXPECT_EQ(kfac.kind(), i == 0 ? "factor+decompose" : i == 1 ? "factor+launch" : "factor+decompose+launch");
+    EXPECT_EQ(kfac.work().kind, i == 0 ? "factor+decompose" : i == 1 ? "factor+launch" : "factor+decompose+launch");
     step(model, kfac, i, x);
   }
   EXPECT_EQ(kfac.counters().decompositions, 3);
-  EXPECT_GT(kfac.memory_usage().background, 2 * 300 * 300 * 4);
+  EXPECT_GT(kfac.usage().bytes.background, 2 * 300 * 300 * 4);
 }
 
 TEST(StalenessTest, ResumesWhileADecompositionIsUnderWay) {
@@ -143,7 +144,7 @@ TEST(StalenessTest, ResumesWhileADecompositionIsUnderWay) {
     auto model = small_mlp();
     Kfac whole(*model, options);
     for (int i = 0; i < 4; ++i) step(model, whole, i);
-    ASSERT_EQ(whole.kind(), "factor") << "one was launched";
+    ASSERT_EQ(whole.work().kind, "factor") << "one was launched";
     Kfac resumed(*model, options);
     resumed.load_state_dict(whole.state_dict());
     for (int i = 4; i < 9; ++i) {

@@ -37,7 +37,7 @@ std::vector<Step> one_step(int world, const KfacOptions& options) {
     for (const auto& p : model->parameters()) step.averaged.push_back(p.grad().clone());
     kfac.step();
     for (const auto& p : model->parameters()) step.natural.push_back(p.grad().clone());
-    for (const auto& layer : kfac.assignments()) step.owners.push_back(layer.owners.front());
+    for (const auto& layer : kfac.state().assignments()) step.owners.push_back(layer.owners.front());
   });
   return steps;
 }
@@ -184,10 +184,11 @@ TEST(FactorTrafficTest, In16BitsNeitherOverflowsNorLosesFactorsOfAnySize) {
       average_gradients(*model, comm, 1);
       kfac.step();
       EXPECT_EQ(kfac.counters().dropped_factors, 0) << name(dtype);
-      EXPECT_GT(kfac.factor(0, 0).diagonal(0, -2, -1).max().item<double>(), 1e6) << name(dtype);
+      EXPECT_GT(kfac.state().factor(0, 0).diagonal(0, -2, -1).max().item<double>(), 1e6) << name(dtype);
       for (size_t l = 0; l < 3; ++l)
         for (size_t f = 0; f < 2; ++f)
-          EXPECT_GT(kfac.factor(l, f).diagonal(0, -2, -1).sum().item<double>(), 0) << name(dtype) << " layer " << l;
+          EXPECT_GT(kfac.state().factor(l, f).diagonal(0, -2, -1).sum().item<double>(), 0)
+              << name(dtype) << " layer " << l;
       for (const auto& parameter : model->parameters()) EXPECT_TRUE(parameter.grad().isfinite().all().item<bool>());
     });
 }

@@ -43,7 +43,8 @@ pipe
 kfac/factors         kfac/plan
 kfac/inverse         kfac/factors kfac/plan
 kfac/comm            ddl/allreduce ddl/comm ddl/torch kfac/factors kfac/inverse kfac/plan
-kfac                 ddl/comm ddl/torch kfac/comm kfac/factors kfac/inverse kfac/plan
+kfac/refresh         kfac/comm kfac/factors kfac/inverse kfac/plan
+kfac                 ddl/comm ddl/torch kfac/comm kfac/factors kfac/inverse kfac/plan kfac/refresh
 runtime/recording    core/device swap swap/gate swap/schedule swap/tiers
 runtime/pictures     runtime/recording
 runtime/passes
@@ -55,7 +56,7 @@ runtime/planning     core/memory ddl/allreduce ddl/comm kfac/plan runtime/option
 runtime/results      kfac/plan runtime/options runtime/recording swap/schedule
 runtime/report       runtime/options runtime/pictures runtime/planning runtime/recording runtime/results
 runtime/interruption ddl/comm ddl/torch runtime/models runtime/passes swap/gate
-runtime/pipeline     ddl/allreduce ddl/comm ddl/courier ddl/torch kfac pipe runtime/models runtime/options runtime/passes \
+runtime/pipeline     ddl/allreduce ddl/comm ddl/courier ddl/torch kfac kfac/plan pipe runtime/models runtime/options runtime/passes \
                      runtime/results
 runtime/training     core/device core/host ddl/allreduce ddl/comm ddl/torch kfac kfac/comm kfac/factors kfac/plan pipe runtime/data \
                      runtime/interruption runtime/io runtime/models runtime/options runtime/passes runtime/pipeline runtime/planning \

@@ -224,7 +224,7 @@ TEST(EarlyReductionTest, WaitsForEveryUseOfAReusedLayerAndSurvivesLayersThatAreN
       loss.backward();
       average_gradients(model, comm, 1);
       kfac.step();
-      if (rank == 0) factors[overlap] = kfac.factor(0, 1).clone();
+      if (rank == 0) factors[overlap] = kfac.state().factor(0, 1).clone();
     });
   EXPECT_TRUE(factors[0].equal(factors[1]));
 }
@@ -237,16 +237,16 @@ TEST(EarlyReductionTest, CountsItsMessagesUntilTheEndOfTheStep) {
     on_threads({0, 0}, [&](const ddl::Comm& comm, int64_t) {
       nn::Linear layer(300, 200);
       Kfac kfac(*layer, {.factor_dtype = dtype, .overlap_factors = true}, comm);
-      EXPECT_EQ(kfac.memory_usage().messages, 0);
+      EXPECT_EQ(kfac.usage().bytes.messages, 0);
       const auto loss = layer(at::ones({4, 300})).pow(2).sum(1).mean();
       kfac.watch(loss, 4);
       loss.backward();
-      const int64_t bytes = kfac.memory_usage().messages, triangles = 4 * (301 * 302 / 2 + 200 * 201 / 2);
+      const int64_t bytes = kfac.usage().bytes.messages, triangles = 4 * (301 * 302 / 2 + 200 * 201 / 2);
       EXPECT_GT(bytes, triangles) << "and scratch";
       EXPECT_LT(bytes, 3 * triangles);
       EXPECT_GE(staging() - before, bytes);
       kfac.step();
-      EXPECT_EQ(kfac.memory_usage().messages, 0);
+      EXPECT_EQ(kfac.usage().bytes.messages, 0);
     });
   EXPECT_EQ(staging(), before);
 }

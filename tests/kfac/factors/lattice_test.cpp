@@ -199,7 +199,7 @@ TEST(LatticeSumsTest, ComeToTheExactFactorsByLatticesThatAreDrawnAnewForEachUpda
   const auto factor_after = [&](int steps, FactorSamples samples) {
     Kfac kfac(*conv, {.factor_interval = 1, .inverse_interval = 1, .decay = 0.99, .factor_samples = samples});
     for (int i = 0; i < steps; ++i) backward(kfac, conv->forward(x).pow(2).sum(), 2), kfac.step();
-    return kfac.factor(0, 0);
+    return kfac.state().factor(0, 0);
   };
   const auto exact = factor_after(1, FactorSamples::exact());
   const auto error = [&](int steps) {

@@ -208,8 +208,8 @@ TEST(KfacStorageTest, GivesTheGradientOfFullWidthToWithinItsRounding) {
 TEST(KfacStorageTest, HalvesWhatIsHeld) {
   for (auto storage : kSmall) {
     auto model = small_model();
-    const auto bytes = Kfac(*model, {.eigen_rank = EigenRank::full(), .storage = storage}).memory_usage();
-    const auto wide = Kfac(*model, {.eigen_rank = EigenRank::full()}).memory_usage();
+    const auto bytes = Kfac(*model, {.eigen_rank = EigenRank::full(), .storage = storage}).usage().bytes;
+    const auto wide = Kfac(*model, {.eigen_rank = EigenRank::full()}).usage().bytes;
     // The matrices have the sides 55, 4, 257 and 3. Their diagonals and eigenvalues stay in float32.
     // Running averages are triangles.
     EXPECT_EQ(wide.factors - bytes.factors, 2 * (55 * 56 + 4 * 5 + 257 * 258 + 3 * 4) / 2 - 4 * (55 + 4 + 257 + 3));
@@ -231,10 +231,10 @@ TEST(KfacStorageTest, LeavesRunningAveragesUntouchedByAStepThatOverflows) {
     step(1);
     std::vector<at::Tensor> before;
     for (size_t i = 0; i < 2; ++i)
-      for (const auto& tensor : kfac.held_factors(i)) before.push_back(tensor.clone());
+      for (const auto& tensor : kfac.state().held_factors(i)) before.push_back(tensor.clone());
     step(std::numeric_limits<float>::infinity());
     EXPECT_EQ(kfac.counters().dropped_factors, 2) << "G of both layers";
-    const auto of_linear = kfac.held_factors(1);
+    const auto of_linear = kfac.state().held_factors(1);
     EXPECT_TRUE(of_linear[2].equal(before[6])) << "correlations of G";
     EXPECT_TRUE(of_linear[3].equal(before[7])) << "diagonal of G";
   }

@@ -60,7 +60,7 @@ void expect_all_kinds_soon(const KfacOptions& options) {
   std::map<std::string, int> seen;
   for (int64_t step = 0; step < steps_of_all_kinds(shortened); ++step) {
     const StepWork work = work_of_step(counters, shortened);
-    if (step > 0) ++seen[std::string(work.kind())];
+    if (step > 0) ++seen[std::string(work.kind)];
     if (work.updates_factors) counters.last_factor_step = step;
     if (work.launches) counters.last_launch_step = counters.last_decomposition_step = step;
     if (work.decomposes && (shortened.staleness == 0 || counters.last_decomposition_step < 0))

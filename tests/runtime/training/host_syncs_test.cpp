@@ -35,7 +35,7 @@ TEST_P(HostSyncsTest, ComeFromDecompositionsAlone) {
   kfac::Kfac kfac(*model, options);
   std::map<std::string, int64_t> counts;
   for (int step = 0; step < 8; ++step) {
-    const std::string kind(kfac.kind());
+    const std::string kind(kfac.work().kind);
     const auto loss = model->forward(at::randn({2, 2, 8, 8, 8})).square().mean();
     syncs->count = 0;
     kfac.watch(loss, 2);

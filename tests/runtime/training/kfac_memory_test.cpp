@@ -38,11 +38,11 @@ TEST_P(KfacMemoryTest, EqualsTheLedgerCategoryByCategory) {
       }
     };
     for (size_t i = 0; i < kfac.layers().size(); ++i) {
-      add(kfac.held_factors(i), factors, factor_charges);
-      add(kfac.inverse(i), eigenbases, eigenbasis_charges);
+      add(kfac.state().held_factors(i), factors, factor_charges);
+      add(kfac.state().inverse(i), eigenbases, eigenbasis_charges);
     }
-    EXPECT_EQ(kfac.memory_usage().factors, factors) << when;
-    EXPECT_EQ(kfac.memory_usage().eigenbases, eigenbases) << when;
+    EXPECT_EQ(kfac.usage().bytes.factors, factors) << when;
+    EXPECT_EQ(kfac.usage().bytes.eigenbases, eigenbases) << when;
     EXPECT_EQ(counted(Category::factors, before), factor_charges) << when;
     EXPECT_EQ(counted(Category::eigenbases, before), eigenbasis_charges) << when;
   };
@@ -53,8 +53,8 @@ TEST_P(KfacMemoryTest, EqualsTheLedgerCategoryByCategory) {
       kfac.watch(loss, 2);
       loss.backward();
     }
-    EXPECT_GT(kfac.memory_usage().staged, 0);
-    EXPECT_GE(counted(Category::factors, before), kfac.memory_usage().peak() - kfac.memory_usage().eigenbases);
+    EXPECT_GT(kfac.usage().bytes.staged, 0);
+    EXPECT_GE(counted(Category::factors, before), kfac.usage().bytes.peak() - kfac.usage().bytes.eigenbases);
     kfac.step();
     check("after a step");
     model->zero_grad();

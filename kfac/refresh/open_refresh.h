@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "kfac/inverse/layer_inverse.h"
 #include "kfac/inverse/panel_inverse.h"
 #include "kfac/inverse/truncated_eigenbasis.h"
-#include "kfac/refresh_work.h"
+#include "kfac/plan/refresh_work.h"
+#include "kfac/refresh/step_damping.h"
 
 namespace spillway::kfac {
 
@@ -22,15 +22,15 @@ struct OpenRenewal {
   std::optional<SubspaceIteration> subspace = std::nullopt;
 };
 
-/// The refresh of the layers that are due in one step.
+/// The refresh of the layers that are due in one step. Of a late step it stays open while later steps run.
 struct OpenRefresh {
   int64_t step = 0;                   ///< the step whose statistics it takes
   size_t set = 0;                     ///< number of the layers' set in the cycle
+  bool is_late = false;               ///< its renewals write the layers' next inverses, not those in use
   uint64_t seed = 0;                  ///< seed of the lattices
   std::vector<int64_t> samples = {};  ///< by micro-batch, of those that were watched
   double loss_scale = 1;
-  Damping damping = {};        ///< damping of its renewals, as it was before the step
-  at::Tensor curvatures = {};  ///< curvature of each layer, as it was before the step; undefined in other scopes
+  StepDamping damping = {};  ///< damping of its renewals; of a late step as it was before the step
   std::vector<RefreshWork> work = {};
   std::vector<bool> done = {};                   ///< by piece of work
   std::vector<double> seconds = {};              ///< by piece of work

@@ -1,4 +1,4 @@
-#include "kfac/refresh_work.h"
+#include "kfac/plan/refresh_work.h"
 
 #include <algorithm>
 

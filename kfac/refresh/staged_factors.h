@@ -14,6 +14,7 @@
 #include "kfac/comm/overlapped_reduction.h"
 #include "kfac/factors/capture.h"
 #include "kfac/factors/factors.h"
+#include "kfac/plan/place_factors.h"
 
 namespace spillway::kfac {
 
@@ -27,6 +28,13 @@ struct StagedFactors {
   std::unique_ptr<OverlappedReduction> early;  ///< only with overlap_factors on several ranks
   double seconds = 0;
   bool holds = false;  ///< true while what backward shows is kept until stage_held()
+
+  /// Returns the running average of a factor [count, side, side]: a new tensor. It is undefined where this rank holds
+  /// none.
+  at::Tensor average(const FactorId& id) const {
+    const auto& running = layers[id.layer].running();
+    return running.empty() ? at::Tensor() : running.at(id.factor).load();
+  }
 
   /// Keeps what backward shows of a use of a layer.
   void hold(const Captured& captured, int64_t micro_batch) {

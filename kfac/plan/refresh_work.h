@@ -6,10 +6,10 @@
 
 namespace spillway::kfac {
 
-/// One piece of a refresh. The pieces of a step's layers are done in the order of Kfac::refresh_work(), or in any other
-/// one in which each comes after those that it needs: a layer's statistics by ascending micro-batch, then the averages
-/// of its factors, then their renewal, then the sending of the new inverse. A renewal of a large factor has several
-/// pieces, one after the other. Ranks with the same layers do averages and sends in one order.
+/// One piece of a refresh. The pieces of a step's layers are done in the order of KfacRefreshes::work(), or in any
+/// other one in which each comes after those that it needs: a layer's statistics by ascending micro-batch, then the
+/// averages of its factors, then their renewal, then the sending of the new inverse. A renewal of a large factor has
+/// several pieces, one after the other. Ranks with the same layers do averages and sends in one order.
 struct RefreshWork {
   /// The kinds of pieces.
   enum class What : uint8_t {
