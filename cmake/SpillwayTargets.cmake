@@ -111,6 +111,7 @@ endfunction()
 set(SPILLWAY_TIMEOUT_FACTOR 1 CACHE STRING "Times as long as usual before a test counts as hung; sanitizers are slow")
 
 # spillway_limit(SECONDS TEST): the test counts as hung after so long, under sanitizers SPILLWAY_TIMEOUT_FACTOR times as long.
+# The longest take 100 s alone, and may have a quarter of a core beside other work.
 function(spillway_limit seconds test)
   math(EXPR limit "${seconds} * ${SPILLWAY_TIMEOUT_FACTOR}")
   set_tests_properties(${test} PROPERTIES TIMEOUT ${limit})
@@ -123,7 +124,7 @@ endfunction()
 function(spillway_test name)
   cmake_parse_arguments(arg "TORCH;ALONE" "TIMEOUT;THREADS" "SOURCES;LIBRARIES;RANKS;LABELS;DEFINITIONS" ${ARGN})
   if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 300)
+    set(arg_TIMEOUT 900)
   endif()
   add_executable(${name} ${arg_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
