@@ -64,6 +64,7 @@ class OptionReader {
   void read(const char* key, Value& value, Value (*parse)(std::string_view)) {
     if (const auto found = take(key)) value = parse(py::str(*found).cast<std::string>());
   }
+  bool has(const char* key) const { return given_.contains(key); }
   void finish() const {
     for (const auto& [key, value] : given_)
       throw py::type_error("KFAC has no argument '" + py::str(key).cast<std::string>() + "'");
@@ -80,25 +81,33 @@ class OptionReader {
   py::dict given_;
 };
 
-/// Reads the damping and the clips. Python sets the learning rate, the damping and the trust region in `numbers`
-/// between steps.
+/// Reads the damping, which Python sets in `numbers` between steps: a share of a curvature, or γ itself.
 void read_damping(OptionReader& reader, KfacOptions& options, const std::shared_ptr<Numbers>& numbers) {
+  const kfac::StepSchedule now([numbers](int64_t) { return numbers->damping; });
+  if (reader.has("absolute_damping")) {
+    if (reader.has("damping") || reader.has("damping_scope"))
+      throw BadRequest("[kfac.options] absolute_damping stands in place of damping and damping_scope");
+    reader.read("absolute_damping", numbers->damping);
+    options.damping = now;
+    return;
+  }
   kfac::DampingScope scope = kfac::default_damping_scope(options.convention);
   reader.read("damping_scope", scope, &kfac::parse_damping_scope);
+  numbers->damping = kfac::default_relative_damping(scope);
+  reader.read("damping", numbers->damping);
   options.damping_scope = scope;
-  double norm_clip = NAN, kl_clip = NAN, damping = kfac::default_relative_damping(scope);
+  options.relative_damping = now;
+}
+
+/// Reads the clips. Python sets the learning rate and the trust region in `numbers` between steps.
+void read_clips(OptionReader& reader, KfacOptions& options, const std::shared_ptr<Numbers>& numbers) {
+  double norm_clip = NAN, kl_clip = NAN;
   reader.read("norm_clip", norm_clip);
   reader.read("kl_clip", kl_clip);
-  reader.read("damping", damping);
   if (!std::isnan(norm_clip)) options.norm_clip = norm_clip;
-  numbers->damping = damping;
   numbers->kl_clip = std::isnan(kl_clip) ? kfac::default_kl_clip(options.convention) : kl_clip;
-  const auto now = [&](double Numbers::*number) {
-    return kfac::StepSchedule([numbers, number](int64_t) { return (*numbers).*number; });
-  };
-  options.lr = now(&Numbers::lr);
-  options.relative_damping = now(&Numbers::damping);
-  if (!std::isnan(kl_clip)) options.kl_clip = now(&Numbers::kl_clip);
+  options.lr = kfac::StepSchedule([numbers](int64_t) { return numbers->lr; });
+  if (!std::isnan(kl_clip)) options.kl_clip = kfac::StepSchedule([numbers](int64_t) { return numbers->kl_clip; });
 }
 
 KfacOptions options_from(const py::dict& given, const std::shared_ptr<Numbers>& numbers) {
@@ -129,6 +138,7 @@ KfacOptions options_from(const py::dict& given, const std::shared_ptr<Numbers>& 
   reader.read("seed", options.seed);
   reader.read("skip", options.skip);
   read_damping(reader, options, numbers);
+  read_clips(reader, options, numbers);
   reader.finish();
   return options;
 }

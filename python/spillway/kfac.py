@@ -117,6 +117,8 @@ class KFAC:
         optimizer: The optimizer that steps the parameters. Its first group's learning rate bounds the steps; a schedule
             of it is followed. A number: that learning rate.
         damping: Share of the curvature that damps a layer, > 0. The default is 0.1 of the whole network's.
+        absolute_damping: The number that is added to every layer's curvature, > 0, in place of `damping`. Papers give
+            such numbers. It has to suit the loss's scale.
         factor_interval, inverse_interval: Steps between updates of factors, and between decompositions.
         decay: Running average of factors, [0, 1).
         factor_samples: Positions that a convolution's input factor is estimated from: "auto", "exact" or a number.
@@ -238,7 +240,7 @@ class KFAC:
 
     @property
     def damping(self) -> float:
-        """The relative damping; may be set between steps."""
+        """The damping, relative or absolute as the KFAC was made; may be set between steps."""
         return self._kfac.damping
 
     @damping.setter

@@ -69,6 +69,26 @@ class KfacTest(unittest.TestCase):
         found = torch.cat([layer.weight.grad, layer.bias.grad[:, None]], 1)
         self.assertLess((found - expected).norm() / expected.norm(), 1e-7)
 
+    def test_an_absolute_damping_is_added_to_the_curvature_itself(self):
+        torch.manual_seed(1)
+        layer = nn.Linear(5, 4).double()
+        x, y = torch.randn(16, 5, dtype=torch.double), torch.randn(16, 4, dtype=torch.double)
+        options = {key: value for key, value in EXACT.items() if not key.startswith("damping")}
+        kfac = spillway.KFAC(layer, 0.1, absolute_damping=0.003, **options)
+        for damping in (0.003, 0.02):
+            kfac.damping = damping
+            layer.zero_grad()
+            output = layer(x)
+            output.retain_grad()
+            (output - y).square().sum(1).mean().backward()
+            gradient = torch.cat([layer.weight.grad, layer.bias.grad[:, None]], 1)
+            a = torch.cat([x, torch.ones(16, 1)], 1)
+            fisher = torch.kron(16 * output.grad.T @ output.grad, a.T @ a / 16) + damping * torch.eye(24)
+            expected = torch.linalg.solve(fisher, gradient.flatten()).view(4, 6)
+            kfac.step()
+            found = torch.cat([layer.weight.grad, layer.bias.grad[:, None]], 1)
+            self.assertLess((found - expected).norm() / expected.norm(), 1e-7)
+
     def test_training_under_a_budget_changes_no_bit(self):
         plain = conv_model()
         losses, kfac, _ = train(plain)
@@ -234,7 +254,15 @@ class KfacTest(unittest.TestCase):
 
     def test_refuses_what_makes_no_sense(self):
         model = conv_model()
-        for options in ({"decay": 1.5}, {"method": "magic"}, {"rank": 0}, {"factor_interval": 0}, {"damping": -1}):
+        for options in (
+            {"decay": 1.5},
+            {"method": "magic"},
+            {"rank": 0},
+            {"factor_interval": 0},
+            {"damping": -1},
+            {"absolute_damping": 0},
+            {"absolute_damping": 1, "damping": 1},
+        ):
             with self.subTest(options), self.assertRaises(ValueError):
                 spillway.KFAC(model, 0.1, **options)
         with self.assertRaisesRegex(TypeError, "no argument 'dumping'"):
