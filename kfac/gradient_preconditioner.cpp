@@ -73,7 +73,7 @@ void GradientPreconditioner::precondition_layer(size_t i) {
     if (has_gamma(i)) damping.gamma = gammas_[static_cast<int64_t>(i)];
     const auto natural = precondition(shape, gradient, inverses_.in_use(i), damping);
     const auto take = [](const at::Tensor& v, const at::Tensor& g) {
-      const auto product = at::dot(v.flatten(), g.to(v.scalar_type()).flatten());
+      auto product = at::dot(v.flatten(), g.to(v.scalar_type()).flatten());
       g.copy_(v);
       return product;
     };

@@ -31,7 +31,7 @@ std::unique_ptr<KfacParts> make_parts(const LayerFinder& find, KfacOptions optio
 
 // --- a step ----------------------------------------------------------------------------------------------------------
 
-Kfac::Kfac(const torch::nn::Module& model, KfacOptions options, ddl::Comm comm, ModelStages stages)
+Kfac::Kfac(const torch::nn::Module& model, KfacOptions options, ddl::Comm comm, const ModelStages& stages)
     : parts_(make_parts([&](const KfacOptions& agreed) { return find_layers(model, agreed); }, std::move(options),
                         std::move(comm), stages, nullptr)) {}
 Kfac::Kfac(const std::vector<ForeignModule>& modules, KfacOptions options, ddl::Comm comm, RerunFinder find_reruns)

@@ -136,7 +136,8 @@ class Kfac {
   /// differ from rank 0's. With `stages`, `model` is one stage of a model, and `comm` joins the ranks that have it.
   /// Throws c10::Error when no layer can be preconditioned, when the layers are spread over
   /// devices, or when world > 1 and a weight is not float32. Collective.
-  explicit Kfac(const torch::nn::Module& model, KfacOptions options = {}, ddl::Comm comm = {}, ModelStages stages = {});
+  explicit Kfac(const torch::nn::Module& model, KfacOptions options = {}, ddl::Comm comm = {},
+                const ModelStages& stages = {});
   /// Preconditions a model of another language or library, whose modules with parameters these are, in its order.
   /// `find_reruns` is told of each opaque node in the graphs that are watched.
   explicit Kfac(const std::vector<ForeignModule>& modules, KfacOptions options = {}, ddl::Comm comm = {},
