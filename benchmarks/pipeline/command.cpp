@@ -26,7 +26,6 @@ using nlohmann::json;
 constexpr const char* kAuto = "auto";
 constexpr const char* kRolling = "rolling";
 constexpr const char* kTogether = "together";
-constexpr int kMessageRepeats = 21;
 constexpr int kMaxInterval = 1000;
 
 struct Options {

@@ -45,6 +45,9 @@ struct RunResult {
 RunResult run_cycles(const pipe::StepProgram& program, const pipe::Filled& filled, std::span<const pipe::Extra> extras,
                      const pipe::Costs& costs, const RunOptions& options);
 
+/// The messages of a median in message_seconds().
+inline constexpr int kMessageRepeats = 21;
+
 /// Returns the median seconds from the start of a send until the message has been read, with both copies, between two
 /// ranks that do nothing else. There is a pause before each message, so its memory is as cold as behind an item.
 double message_seconds(const Messages& messages, int repeats);

@@ -11,7 +11,6 @@ namespace {
 
 /// Steps of empty items, and of items beside messages, that are measured.
 constexpr int kEmptySteps = 200, kBesideSteps = 3;
-constexpr int kMessagesTimed = 21;
 
 double sum(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
@@ -80,7 +79,7 @@ std::vector<BesideItems> measure_beside(const std::vector<int64_t>& sizes, doubl
   };
   std::vector<BesideItems> results;
   for (int64_t bytes : sizes) {
-    const double message = message_seconds({bytes, link_bytes_per_second}, kMessagesTimed);
+    const double message = message_seconds({bytes, link_bytes_per_second}, kMessageRepeats);
     const double alone = step(0), beside = step(bytes), exposed = beside - alone;
     results.push_back({.bytes = bytes,
                        .message_seconds = message,

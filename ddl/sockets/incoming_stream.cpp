@@ -14,8 +14,6 @@
 namespace spillway::ddl {
 namespace {
 
-/// The time in which a connection may come after its rank's end was noticed: they travel on their own.
-constexpr std::chrono::milliseconds kGrace{200};
 /// The bytes above which a message's body is read into its place and not through the bytes that are read ahead.
 constexpr size_t kDirectBytes = 1024;
 /// The largest message. More bytes than a process can have are nonsense, or no message's header.
@@ -54,7 +52,7 @@ bool SocketReader::fill() {
 
 void IncomingStream::miss_connection() {
   if (!missed_) missed_ = Clock::now();
-  if (Clock::now() - *missed_ > kGrace) reader_.end();
+  if (Clock::now() - *missed_ > kGraceAfterEnd) reader_.end();
 }
 
 void IncomingStream::abandon() noexcept {

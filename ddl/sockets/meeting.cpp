@@ -21,8 +21,6 @@ using std::chrono::milliseconds;
 
 /// The times between two looks at a text, which double.
 constexpr milliseconds kFirstLook{1}, kLastLook{100};
-/// The time in which a rank's word may come after its end was noticed on another connection.
-constexpr milliseconds kGraceOfLostWay{200};
 
 std::string key_of(int rank) {
   return str("spillway/", rank);
@@ -144,7 +142,7 @@ void Meeting::look_for_ends() {
     if (peer.blames >= 0 && peer.blames != endpoint_.rank_)
       give_up(peer.blames, str("rank ", peer.blames, " has ended or has not come, says rank ", rank));
     if (way.is_welcome && !way.ended && has_ended(way.socket)) way.ended = Clock::now();
-    const bool has_lost_it = way.ended && Clock::now() - *way.ended > kGraceOfLostWay;
+    const bool has_lost_it = way.ended && Clock::now() - *way.ended > kGraceAfterEnd;
     if (peer.gone || has_lost_it) give_up(rank, str("rank ", rank, " has ended while the ranks were connecting"));
   }
 }

@@ -1,11 +1,16 @@
 /// Descriptors of sockets, which end with their owners and do not outlive a fork().
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <utility>
 
 namespace spillway::ddl {
+
+/// The time in which a rank's last words may come after its end was noticed on another connection, because connections
+/// travel on their own.
+inline constexpr std::chrono::milliseconds kGraceAfterEnd{200};
 
 /// A file descriptor that is closed with its owner. A child of fork() closes its copies at once, because a peer would
 /// not notice this process's end while a copy lives. In the child a Socket is therefore without a descriptor.
