@@ -76,11 +76,10 @@ class KfacRefreshes {
   KfacParts* parts_;
 };
 
-/// The state of a Kfac, tensor by tensor, and the ranks that hold it. It is valid while its
-/// Kfac lives.
+/// The state of a Kfac, tensor by tensor, and the ranks that hold it. It is valid while its Kfac lives.
 class KfacState {
  public:
-  const std::vector<Assignment>& assignments() const;
+  const std::vector<Assignment>& assignments() const;  ///< the ranks' parts, by layer
   /// Returns the running average `f` of layer `i`, in the order of LayerShape::factors(): [count, side, side]: a new
   /// tensor. It is undefined where this rank holds none.
   at::Tensor factor(size_t i, size_t f) const;
@@ -190,7 +189,7 @@ class Kfac {
   const std::vector<SkippedLayer>& left_alone() const;
   const KfacOptions& options() const;  ///< the options that agreed_options() returned
   KfacCounters counters() const;       ///< two host synchronizations
-  KfacUsage usage() const;
+  KfacUsage usage() const;             ///< bytes on this rank, seconds and operations; no host synchronization
 
   KfacRefreshes refreshes() const;
   KfacState state() const;

@@ -41,8 +41,7 @@ struct KfacBench {
 };
 
 json phases_of(const kfac::Kfac& kfac) {
-  const kfac::KfacSeconds s = kfac.usage().seconds;
-  const kfac::KfacFlops f = kfac.usage().flops;
+  const auto [bytes, s, f] = kfac.usage();
   return {{"factor_compute", {s.factor_compute, f.factor_compute}},
           {"decompose", {s.decompose, f.decompose}},
           {"precondition", {s.precondition, f.precondition}}};

@@ -16,7 +16,7 @@ class BackgroundRenewals {
   void start();
   /// Takes the results of the last start(), for which it waits, into the inverses that the refresh writes.
   void adopt(const OpenRefresh& refresh);
-  /// Returns Kfac's pending_basis().
+  /// Returns KfacState::pending_basis().
   Eigenbasis pending(const FactorId& id);
   int64_t bytes() const { return solver_.bytes(); }
 

@@ -132,22 +132,17 @@ int64_t CurvatureRefresh::open(int64_t samples, int64_t micro_batch) {
   return number;
 }
 
-const OpenRefresh* CurvatureRefresh::find(int64_t step) const {
-  const auto found = std::find_if(open_.begin(), open_.end(), [&](const OpenRefresh& r) { return r.step == step; });
-  return found == open_.end() ? nullptr : &*found;
-}
-
 bool CurvatureRefresh::waits(int64_t step, size_t index) const {
-  const OpenRefresh* refresh = find(step);
-  return refresh && (refresh->done.empty() || !refresh->done.at(index));
+  const auto found = std::ranges::find(open_, step, &OpenRefresh::step);
+  return found != open_.end() && (found->done.empty() || !found->done.at(index));
 }
 
 void CurvatureRefresh::run(int64_t step, int64_t micro_batches, size_t index) {
   const OwnOperators own;
-  TORCH_CHECK(find(step), "[kfac.run] no refresh of step ", step, " is open");
-  OpenRefresh& refresh = *std::find_if(open_.begin(), open_.end(), [&](const auto& r) { return r.step == step; });
-  refresh.prepare(plan_.pieces(step, micro_batches));
-  run_after_needs(refresh, index);
+  const auto found = std::ranges::find(open_, step, &OpenRefresh::step);
+  TORCH_CHECK(found != open_.end(), "[kfac.run] no refresh of step ", step, " is open");
+  if (found->work.empty()) found->prepare(plan_.pieces(step, micro_batches));
+  run_after_needs(*found, index);
 }
 
 void CurvatureRefresh::run_after_needs(OpenRefresh& refresh, size_t index) {
@@ -188,7 +183,7 @@ void CurvatureRefresh::run_all(OpenRefresh& refresh, What what) {
 }
 
 void CurvatureRefresh::finish(OpenRefresh& refresh) {
-  refresh.prepare(plan_.pieces(refresh.step, refresh.micro_batches()));
+  if (refresh.work.empty()) refresh.prepare(plan_.pieces(refresh.step, refresh.micro_batches()));
   for (size_t k = 0; k < refresh.work.size(); ++k)
     if (!refresh.done[k]) run(refresh, k);
 }

@@ -33,6 +33,7 @@ class CurvatureRefresh {
   /// Opens the refreshes whose inverses the last steps have renewed and not yet used.
   void resume();
 
+  // Each of these does the work of KfacRefreshes' function of its name.
   void defer(bool on);
   void time_by(Now now) { now_ = std::move(now); }
   void run(int64_t step, int64_t micro_batches, size_t index);
@@ -42,14 +43,15 @@ class CurvatureRefresh {
   void finish();
 
   const LayerDampings& dampings() const { return dampings_; }
-  void end_step() { dampings_.end_step(); }
+  void end_step() { dampings_.end_step(); }  ///< frees what only one step needs
+  /// Returns KfacState::pending_basis().
   Eigenbasis pending_basis(const FactorId& id) const { return background_ ? background_->pending(id) : Eigenbasis{}; }
+  /// Returns FactorBytes::background.
   int64_t background_bytes() const { return background_ ? background_->bytes() : 0; }
 
  private:
   void step_now(int64_t samples, double loss_scale);
   void step_late(double loss_scale);
-  const OpenRefresh* find(int64_t step) const;
   void run(OpenRefresh& refresh, size_t index);
   void run_after_needs(OpenRefresh& refresh, size_t index);
   void run_all(OpenRefresh& refresh, RefreshWork::What what);

@@ -1,7 +1,6 @@
 /// The way of new factors into the running averages.
 #pragma once
 #include <cstdint>
-#include <memory>
 
 #include "kfac/refresh/refresh_plan.h"
 #include "kfac/refresh/setup.h"

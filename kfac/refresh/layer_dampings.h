@@ -27,7 +27,7 @@ class LayerDampings {
   /// Frees what only one step needs.
   void end_step();
 
-  /// Returns Kfac::largest_curvature().
+  /// Returns KfacState::largest_curvature().
   const at::Tensor& largest() const { return largest_; }
 
  private:

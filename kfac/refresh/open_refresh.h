@@ -1,7 +1,5 @@
 /// A refresh of some layers' curvature that is under way.
 #pragma once
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <map>
 #include <numeric>
@@ -47,8 +45,8 @@ struct OpenRefresh {
     return false;
   }
 
+  /// Sets the pieces, none of which is done.
   void prepare(std::vector<RefreshWork> pieces) {
-    if (!work.empty()) return;
     work = std::move(pieces);
     done.assign(work.size(), false);
     seconds.assign(work.size(), 0);

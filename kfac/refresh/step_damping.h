@@ -2,8 +2,6 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-#include <utility>
-
 #include "kfac/inverse/layer_inverse.h"
 
 namespace spillway::kfac {

@@ -70,7 +70,7 @@ class KfacInBubbles {
   const std::vector<pipe::Extra>& extras() const { return plan_.extras; }
   /// Returns the kind of an extra's work.
   kfac::RefreshWork::What kind_of(int extra) const { return plan_.kinds[extra]; }
-  /// Returns Kfac::held_peak_bytes().
+  /// Returns KfacRefreshes::held_peak_bytes().
   int64_t held_peak_bytes() const { return kfac_.refreshes().held_peak_bytes(); }
   /// Returns the seconds that this rank's extras took so far, by kind.
   const std::array<double, 4>& seconds() const { return seconds_; }

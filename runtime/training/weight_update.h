@@ -40,7 +40,7 @@ class WeightUpdate {
   /// Adds them to a recorder, which outlives this object.
   void record(StepRecorder& recorder);
 
-  /// Returns the kind of the coming step: Kfac::kind(), or `plain`.
+  /// Returns the kind of the coming step: Kfac::work()'s, or `plain`.
   std::string kind() const;
   void set_lr(double lr) { optimizer_->set_lr(lr); }
   /// Scales the losses of a step's passes, and shows K-FAC their graphs.
