@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "ddl/comm/notice_board.h"
 #include "ddl/comm/transport.h"
+#include "ddl/comm/vain_polls.h"
 
 namespace spillway::ddl {
 namespace {
@@ -175,6 +176,7 @@ void Communicator::wait_until(const std::function<bool()>& done, const Collectiv
   require_alive();
   const auto start = Clock::now();
   auto next_look = start + kNoticeInterval;
+  VainPolls polls(kPollsBeforeSleep);
   while (!done_or_fail(done, stage)) {
     const auto now = Clock::now();
     if (now >= next_look) {
@@ -182,7 +184,7 @@ void Communicator::wait_until(const std::function<bool()>& done, const Collectiv
       next_look = now + kNoticeInterval;
     }
     if (now >= end_of_wait(start)) time_out(stage);
-    std::this_thread::yield();
+    if (!polls.yield()) std::this_thread::sleep_for(kSleepBetweenPolls);
   }
 }
 

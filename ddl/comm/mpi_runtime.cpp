@@ -19,6 +19,7 @@
 #include "core/program.h"
 #include "ddl/comm/busy.h"
 #include "ddl/comm/transport.h"
+#include "ddl/comm/vain_polls.h"
 
 namespace spillway::ddl {
 
@@ -56,10 +57,6 @@ Watchdog::Watchdog(std::string call, std::chrono::milliseconds deadline)
       }) {}
 
 namespace {
-
-/// The number of vain polls after which a rank sleeps between polls, so that waiting does not cost a core.
-constexpr int kPollsBeforeSleep = 2000;
-constexpr std::chrono::microseconds kSleep{50};
 
 /// Returns each rank's host, as ordinals. Ranks that can share memory with each other share a host.
 std::vector<int> discover_hosts(MPI_Comm world) {
@@ -190,18 +187,14 @@ class MpiTransport final : public Transport {
     if (slot.expected >= 0 && slot.received != slot.expected) {
       throw std::runtime_error(str(slot.received, " bytes came where ", slot.expected, " were expected"));
     }
-    polls_ = 0;
+    polls_.found();
     free_.push_back(request.slot);
     request = {};
     return true;
   }
 
   void idle(std::chrono::steady_clock::time_point) override {
-    if (++polls_ < kPollsBeforeSleep) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(kSleep);
-    }
+    if (!polls_.yield()) std::this_thread::sleep_for(kSleepBetweenPolls);
   }
 
   void abandon() noexcept override {
@@ -293,7 +286,7 @@ class MpiTransport final : public Transport {
   const std::chrono::milliseconds deadline_;
   std::shared_ptr<Duplicate> made_;
   int rank_ = 0;
-  int polls_ = 0;
+  VainPolls polls_{kPollsBeforeSleep};
   std::vector<int> hosts_;
   std::vector<Slot> slots_;
   std::vector<int> free_;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <stdexcept>
-#include <thread>
 #include <utility>
 
 #include "core/clock.h"
@@ -16,9 +15,6 @@ namespace {
 
 /// The tag of the messages by which members tell that they have made a wire. Those of callers are positive.
 constexpr Tag kReadyTag{-1};
-/// The number of vain polls after which a rank sleeps until something comes. It is small, because ranks may be more
-/// than cores, and those that spin then hold up those that work.
-constexpr int kPollsBeforeSleep = 20;
 constexpr std::chrono::milliseconds kMaxSleep{1};
 /// How often a wait for a rank that has not connected looks for its connection.
 constexpr int kPollsBetweenLooks = 16;
@@ -145,7 +141,7 @@ bool SocketWire::test(Request& request) {
   if (!requests_.is_done(request.slot)) progress_receives(request);
   if (!requests_.is_done(request.slot)) return false;
   const std::string error = requests_.release(request.slot);
-  polls_ = 0;
+  polls_.found();
   request = {};
   if (!error.empty()) throw std::runtime_error(error);
   return true;
@@ -178,7 +174,7 @@ void SocketWire::progress_sends(OutgoingStream& stream) {
 }
 
 void SocketWire::progress_receives(const Request& request) {
-  const bool looks_for_connections = polls_ % kPollsBetweenLooks == 0;
+  const bool looks_for_connections = polls_.count() % kPollsBetweenLooks == 0;
   if (request.peer == kAnyRank) {
     if (looks_for_connections) take_connections();
     for (IncomingStream& stream : incoming_) stream.progress();
@@ -205,10 +201,7 @@ void SocketWire::take_connections() {
 // ---- waiting
 
 void SocketWire::idle(std::chrono::steady_clock::time_point until) {
-  if (++polls_ < kPollsBeforeSleep)
-    std::this_thread::yield();
-  else
-    poll_descriptors(std::min(until, Clock::now() + kMaxSleep));
+  if (!polls_.yield()) poll_descriptors(std::min(until, Clock::now() + kMaxSleep));
 }
 
 void SocketWire::poll_descriptors(std::chrono::steady_clock::time_point until) {

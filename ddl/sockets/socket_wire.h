@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ddl/comm/transport.h"
+#include "ddl/comm/vain_polls.h"
 #include "ddl/sockets/incoming_stream.h"
 #include "ddl/sockets/outgoing_stream.h"
 #include "ddl/sockets/socket_endpoint.h"
@@ -72,7 +73,9 @@ class SocketWire final : public Transport {
   std::vector<IncomingStream> incoming_;  ///< by rank of this wire
   size_t unsent_ = 0;                     ///< messages that are not sent whole
   std::vector<pollfd> polled_;
-  int polls_ = 0;
+  /// It is small, because ranks may be more than cores, and those that spin then hold up those that work.
+  static constexpr int kMostPolls = 20;
+  VainPolls polls_{kMostPolls};
   uint64_t children_ = 0;
   std::map<std::vector<int>, uint64_t> groups_;
   bool dead_ = false;
