@@ -42,6 +42,22 @@ struct KfacSeconds {
   double gradient_communicate = 0;
 };
 
+/// A phase of a step, and its seconds.
+struct KfacPhase {
+  std::string_view name;   ///< in JSON
+  std::string_view title;  ///< for readers
+  double KfacSeconds::*seconds;
+};
+
+/// The phases in their order.
+inline constexpr KfacPhase kKfacPhases[] = {
+    {"factor_compute", "factors", &KfacSeconds::factor_compute},
+    {"factor_communicate", "averaging factors", &KfacSeconds::factor_communicate},
+    {"decompose", "decomposition", &KfacSeconds::decompose},
+    {"eigenbasis_communicate", "sending eigenbases", &KfacSeconds::eigenbasis_communicate},
+    {"precondition", "preconditioning", &KfacSeconds::precondition},
+    {"gradient_communicate", "sending gradients", &KfacSeconds::gradient_communicate}};
+
 /// Floating-point operations on this rank since construction, in the phases of KfacSeconds.
 struct KfacFlops {
   double factor_compute = 0;  ///< operations of the products that were actually carried out

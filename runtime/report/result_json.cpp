@@ -10,7 +10,15 @@ namespace {
 
 using nlohmann::json;
 
+json seconds_json(const kfac::KfacSeconds& seconds) {
+  json phases = json::object();
+  for (const auto& phase : kfac::kKfacPhases) phases[std::string(phase.name)] = seconds.*phase.seconds;
+  return phases;
+}
+
 json kfac_json(const KfacSummary& k) {
+  json by_rank = json::array();
+  for (const kfac::KfacSeconds& seconds : k.seconds_by_rank) by_rank.push_back(seconds_json(seconds));
   return {{"strategy", k.strategy},
           {"grad_worker_frac", k.grad_worker_frac},
           {"reason", k.reason},
@@ -30,13 +38,8 @@ json kfac_json(const KfacSummary& k) {
           {"warm_starts", k.counters.warm_starts},
           {"damping_scale", k.counters.damping_scale},
           {"state_bytes", k.state_bytes},
-          {"seconds",
-           {{"factor_compute", k.seconds.factor_compute},
-            {"factor_communicate", k.seconds.factor_communicate},
-            {"decompose", k.seconds.decompose},
-            {"eigenbasis_communicate", k.seconds.eigenbasis_communicate},
-            {"precondition", k.seconds.precondition},
-            {"gradient_communicate", k.seconds.gradient_communicate}}}};
+          {"seconds", seconds_json(k.seconds)},
+          {"seconds_by_rank", by_rank}};
 }
 
 json allreduce_json(const AllreduceSummary& a) {

@@ -165,6 +165,29 @@ std::string pair_row(std::string_view label, const std::string& html) {
   return str("<tr><th>", label, "</th><td>", html, "</td></tr>\n");
 }
 
+// The seconds of K-FAC's phases: of all ranks where there are several, else of this one.
+std::string phase_table(const KfacSummary& k) {
+  const bool has_ranks = k.seconds_by_rank.size() > 1;
+  const auto shown = [&](const kfac::KfacPhase& phase) {
+    return has_ranks ? k.over_ranks(phase).slowest : k.seconds.*phase.seconds;
+  };
+  double longest = 0;
+  for (const auto& phase : kfac::kKfacPhases) longest = std::max(longest, shown(phase));
+  std::string out = str(
+      "<table>\n<tr><th>phase, whole run</th>",
+      has_ranks ? "<th>slowest rank</th><th></th><th>mean</th><th>fastest</th>" : "<th>time</th><th></th>", "</tr>\n");
+  for (const auto& phase : kfac::kKfacPhases) {
+    out +=
+        str("<tr><th>", phase.title, "</th><td>", format_seconds(shown(phase)), "</td>", bar(shown(phase) / longest));
+    if (has_ranks) {
+      const auto spread = k.over_ranks(phase);
+      out += str("<td>", format_seconds(spread.mean), "</td><td>", format_seconds(spread.fastest), "</td>");
+    }
+    out += "</tr>\n";
+  }
+  return out + "</table>";
+}
+
 }  // namespace
 
 std::string draw_headline(const TrainResult& r, const Others& others) {
@@ -196,12 +219,6 @@ std::string draw_summary(const TrainResult& result, const Others& others) {
 }
 
 std::string draw_kfac(const KfacSummary& k) {
-  const std::pair<const char*, double> phases[] = {
-      {"factors", k.seconds.factor_compute},       {"averaging factors", k.seconds.factor_communicate},
-      {"decomposition", k.seconds.decompose},      {"sending eigenbases", k.seconds.eigenbasis_communicate},
-      {"preconditioning", k.seconds.precondition}, {"sending gradients", k.seconds.gradient_communicate}};
-  double longest = 0;
-  for (const auto& phase : phases) longest = std::max(longest, phase.second);
   std::string out = "<section><h2>K-FAC</h2>\n<div class=\"wide\"><table class=\"pairs\">\n";
   out += pair_row("strategy", escape(k.strategy));
   out +=
@@ -216,10 +233,7 @@ std::string draw_kfac(const KfacSummary& k) {
                   troubled(k.counters.factor_updates, k.counters.dropped_factors, "not finite, dropped"));
   out += pair_row("decompositions",
                   troubled(k.counters.decompositions, k.counters.failed_decompositions, "kept the old eigenbasis"));
-  out += "</table>\n<table>\n<tr><th>phase, whole run</th><th>time</th><th></th></tr>\n";
-  for (const auto& [name, seconds] : phases)
-    out += str("<tr><th>", name, "</th><td>", format_seconds(seconds), "</td>", bar(seconds / longest), "</tr>\n");
-  return out + "</table></div></section>\n";
+  return str(out, "</table>\n", phase_table(k), "</div></section>\n");
 }
 
 std::string draw_allreduce(const AllreduceSummary& a) {

@@ -1,5 +1,8 @@
 #include "runtime/results/train_result.h"
 
+#include <algorithm>
+#include <limits>
+
 #include "core/median.h"
 
 namespace spillway {
@@ -11,6 +14,18 @@ double median_of_steps(const TrainResult& result, size_t count) {
 }
 
 }  // namespace
+
+KfacSummary::Spread KfacSummary::over_ranks(const kfac::KfacPhase& phase) const {
+  if (seconds_by_rank.empty()) return {};
+  Spread spread{.fastest = std::numeric_limits<double>::infinity()};
+  for (const kfac::KfacSeconds& of_rank : seconds_by_rank) {
+    const double own = of_rank.*phase.seconds;
+    spread.slowest = std::max(spread.slowest, own);
+    spread.fastest = std::min(spread.fastest, own);
+    spread.mean += own / static_cast<double>(seconds_by_rank.size());
+  }
+  return spread;
+}
 
 double TrainResult::median_step_seconds() const {
   return median_of_steps(*this, step_seconds.size());

@@ -71,6 +71,13 @@ struct KfacSummary {
   int64_t state_bytes = 0;
   kfac::KfacCounters counters;
   kfac::KfacSeconds seconds;
+  std::vector<kfac::KfacSeconds> seconds_by_rank;
+
+  /// The seconds of one phase, over the ranks.
+  struct Spread {
+    double slowest = 0, mean = 0, fastest = 0;
+  };
+  Spread over_ranks(const kfac::KfacPhase& phase) const;
 };
 
 /// The allreduce of gradients.

@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 
 #include "core/error.h"
 #include "core/json_text.h"
@@ -91,10 +92,12 @@ std::optional<Prediction> predict(const TrainResult& result, const Session& sess
   return prediction;
 }
 
-constexpr double kfac::KfacSeconds::*kPhases[] = {
-    &kfac::KfacSeconds::factor_compute, &kfac::KfacSeconds::factor_communicate,
-    &kfac::KfacSeconds::decompose,      &kfac::KfacSeconds::eigenbasis_communicate,
-    &kfac::KfacSeconds::precondition,   &kfac::KfacSeconds::gradient_communicate};
+std::vector<kfac::KfacSeconds> of_all_ranks(const ddl::Comm& comm, const kfac::KfacSeconds& own) {
+  std::vector<kfac::KfacSeconds> all(static_cast<size_t>(ddl::size_of(comm)), own);
+  if (comm)
+    ddl::allgather(*comm->communicator, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
+  return all;
+}
 
 /// Takes the layers, the bytes and the seconds of the other stages into a summary of this rank's.
 void add_stages(KfacSummary& summary, const kfac::Kfac& kfac, const Pipeline& pipeline) {
@@ -102,7 +105,7 @@ void add_stages(KfacSummary& summary, const kfac::Kfac& kfac, const Pipeline& pi
   for (const auto& [shape, weight, bias] : kfac.layers())
     layers[shape.name] = {{"is_separable", shape.separable},
                           {"has_blocks", shape.input_blocks > 1 || shape.output_blocks > 1}};
-  for (const auto phase : kPhases) seconds.push_back(summary.seconds.*phase);
+  for (const auto& phase : kfac::kKfacPhases) seconds.push_back(summary.seconds.*phase.seconds);
   const json own{{"first_holder", pipeline.plan.holders_of(pipeline.place).front()},
                  {"layers", layers},
                  {"state_bytes", summary.state_bytes},
@@ -116,8 +119,9 @@ void add_stages(KfacSummary& summary, const kfac::Kfac& kfac, const Pipeline& pi
     state_bytes.emplace(rank["first_holder"].get<int>(), rank["state_bytes"].get<int64_t>());
     for (const auto& [name, layer] : rank["layers"].items())
       all[name] = {layer["is_separable"].get<bool>(), layer["has_blocks"].get<bool>()};
-    for (size_t i = 0; i < std::size(kPhases); ++i)
-      summary.seconds.*kPhases[i] += rank["seconds"][i].get<double>() / static_cast<double>(texts.size());
+    for (size_t i = 0; i < std::size(kfac::kKfacPhases); ++i)
+      summary.seconds.*kfac::kKfacPhases[i].seconds +=
+          rank["seconds"][i].get<double>() / static_cast<double>(texts.size());
   }
   summary.layers = std::ssize(all);
   summary.separable_layers =
@@ -163,6 +167,7 @@ KfacSummary summarize(const kfac::Kfac& kfac, const RunContext& context, double 
   summary.state_bytes = kfac.usage().bytes.held();
   summary.counters = model_counters(kfac, context);
   summary.seconds = kfac.usage().seconds;
+  summary.seconds_by_rank = of_all_ranks(context.comm, summary.seconds);
   if (context.pipeline) add_stages(summary, kfac, *context.pipeline);
   return summary;
 }

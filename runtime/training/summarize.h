@@ -21,7 +21,7 @@ std::vector<kfac::SkippedLayer> left_alone(const kfac::Kfac& kfac, const RunCont
 
 /// Returns a summary of K-FAC's work in a run, of the whole model: counts and bytes of all stages, and seconds that are
 /// means over their ranks. `reason` says why gradient workers are that `fraction` of the ranks with the same weights.
-/// Collective where the model is cut. Throws CommError.
+/// Collective. Throws CommError.
 KfacSummary summarize(const kfac::Kfac& kfac, const RunContext& context, double fraction, const std::string& reason);
 
 /// Fills in the numbers that are known at the end of a run: peaks, bytes moved, predictions, allreduces. Collective.

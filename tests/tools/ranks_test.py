@@ -113,6 +113,10 @@ class Ranks(Case):
         chosen = result("--kfac-strategy", "auto", "--placement", "measured")
         for other in (owner, chosen):
             self.assertEqual(other["weights_sha256"], whole["weights_sha256"])
+        seconds = owner["kfac"]["seconds_by_rank"]
+        self.assertEqual(len(seconds), 2)
+        self.assertEqual(seconds[0], owner["kfac"]["seconds"])
+        self.assertGreater(min(rank["precondition"] for rank in seconds), 0)
         early = result("--kfac-strategy", "comm_opt", "--overlap-factors", "--budget", "90%")
         self.assertEqual(early["weights_sha256"], whole["weights_sha256"])
         self.assertLessEqual(early["peak_bytes"], early["budget_bytes"])

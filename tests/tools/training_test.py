@@ -133,6 +133,7 @@ class Training(Case):
             "gradient_communicate",
         ):
             self.assertIn(key, result["kfac"]["seconds"])
+        self.assertEqual(result["kfac"]["seconds_by_rank"], [result["kfac"]["seconds"]])
         self.assertEqual(result["edge"], 16)
         self.assertEqual(len(result["losses"]), 3)
         self.assertEqual(sum(result["peak_by_category"].values()), result["peak_bytes"])

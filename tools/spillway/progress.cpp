@@ -101,6 +101,12 @@ void print_ranks_and_kfac(const TrainResult& r) {
     row("K-FAC", str(r.kfac->strategy, " f=", r.kfac->grad_worker_frac, ", ", r.kfac->layers, " layers (",
                      r.kfac->separable_layers, " separable, ", r.kfac->block_layers, " in blocks), ",
                      format_bytes(r.kfac->state_bytes), " of state in ", r.kfac->storage));
+  if (r.kfac && r.kfac->seconds_by_rank.size() > 1)
+    for (const auto& phase : kfac::kKfacPhases) {
+      const auto spread = r.kfac->over_ranks(phase);
+      row(str("  ", phase.title).c_str(), str(seconds(spread.slowest), " on the slowest rank, ", seconds(spread.mean),
+                                              " in the mean, ", seconds(spread.fastest), " on the fastest"));
+    }
 }
 
 }  // namespace

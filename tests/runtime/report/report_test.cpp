@@ -46,6 +46,17 @@ TEST(ReportPageTest, EscapesWhatOthersNamed) {
   EXPECT_TRUE(contains(page, "&lt;x&gt;&quot;&#39;&amp;\xEF\xBF\xBD\xEF\xBF\xBD]]&gt;"));
 }
 
+TEST(ReportPageTest, TellsKfacsSecondsOfTheSlowestAndTheFastestRank) {
+  TrainResult r = small_run();
+  EXPECT_FALSE(contains(draw_page(r, {}), "slowest rank")) << "only one rank's are known";
+  r.kfac->seconds_by_rank = {{.decompose = 7}, {.decompose = 3}};
+  const std::string page = draw_page(r, {});
+  EXPECT_EQ(xml_fault(page), "");
+  EXPECT_TRUE(contains(page, "slowest rank"));
+  for (const char* seconds : {"<td>7.00 s</td>", "<td>5.00 s</td>", "<td>3.00 s</td>"})
+    EXPECT_TRUE(contains(page, seconds)) << seconds;
+}
+
 TEST(ReportPageTest, HoldsForRunsWithLittleInThem) {
   std::vector<TrainResult> runs(6, small_run());
   runs[0] = TrainResult();

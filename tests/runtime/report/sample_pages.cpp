@@ -85,6 +85,7 @@ TrainResult crowded_run() {
   r.kfac->strategy = "hybrid";
   r.kfac->reason = "budget 600 MiB; hybrid f=0.5, lpt-time, gradients in 16.0 MiB: 193 ms a step; next the same choice";
   r.kfac->seconds.factor_compute = 12.5, r.kfac->seconds.decompose = 99;
+  r.kfac->seconds_by_rank = {r.kfac->seconds, {.factor_compute = 11, .decompose = 3}};
   r.kfac->counters.dropped_factors = r.kfac->counters.failed_decompositions = 12;
   r.allreduce->explanation =
       "allreduce of 1013 KiB over 16 ranks (4x4)\n  level 1, 4 groups of 4 ranks: direct; a rank sends 1013 KiB: at "

@@ -33,6 +33,16 @@ TEST(TrainResultTest, CountsBytesAboveTheBudgetAlone) {
   EXPECT_EQ(result.over_budget_bytes(), 30);
 }
 
+TEST(TrainResultTest, TellsAPhasesSecondsOverTheRanks) {
+  KfacSummary kfac;
+  const kfac::KfacPhase decompose{"", "", &kfac::KfacSeconds::decompose};
+  EXPECT_EQ(kfac.over_ranks(decompose).fastest, 0) << "no rank told them";
+  kfac.seconds_by_rank = {{.decompose = 1}, {.decompose = 5}, {.decompose = 3}};
+  EXPECT_EQ(kfac.over_ranks(decompose).slowest, 5);
+  EXPECT_EQ(kfac.over_ranks(decompose).mean, 3);
+  EXPECT_EQ(kfac.over_ranks(decompose).fastest, 1);
+}
+
 TEST(TrainResultTest, HidesTheShareOfAnAllreduceThatTrainingDoesNotWaitFor) {
   AllreduceSummary allreduce;
   EXPECT_EQ(allreduce.hidden_percent(), 0) << "there was none";
