@@ -7,9 +7,9 @@
 
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/host/vain_polls.h"
 #include "ddl/comm/notice_board.h"
 #include "ddl/comm/transport.h"
-#include "ddl/comm/vain_polls.h"
 
 namespace spillway::ddl {
 namespace {

@@ -16,10 +16,10 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/host/vain_polls.h"
 #include "core/program.h"
 #include "ddl/comm/busy.h"
 #include "ddl/comm/transport.h"
-#include "ddl/comm/vain_polls.h"
 
 namespace spillway::ddl {
 

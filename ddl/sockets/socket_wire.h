@@ -11,8 +11,8 @@
 #include <span>
 #include <vector>
 
+#include "core/host/vain_polls.h"
 #include "ddl/comm/transport.h"
-#include "ddl/comm/vain_polls.h"
 #include "ddl/sockets/incoming_stream.h"
 #include "ddl/sockets/outgoing_stream.h"
 #include "ddl/sockets/socket_endpoint.h"

@@ -29,11 +29,11 @@ swap/gate            core/device core/host core/memory swap/conductor swap/pager
 swap/shapes          swap/gate swap/windows
 swap/optim           swap/gate
 swap                 core/memory swap/gate swap/pager
-ddl/comm
+ddl/comm             core/host
 ddl/allreduce        ddl/comm
 ddl/topology         core/host ddl/allreduce ddl/comm
 ddl/nccl             ddl/comm
-ddl/sockets          ddl/comm
+ddl/sockets          core/host ddl/comm
 ddl/courier          ddl/comm
 ddl/point_to_point   ddl/comm
 ddl/torch            core/device ddl/allreduce ddl/comm ddl/courier ddl/nccl

@@ -5,7 +5,7 @@
 
 #include "core/clock.h"
 
-namespace spillway::ddl {
+namespace spillway {
 
 /// The polls after which a wait sleeps between polls that only look: at MPI's requests, or at a GPU's events.
 inline constexpr int kPollsBeforeSleep = 2000;
@@ -44,4 +44,4 @@ class VainPolls {
   Clock::time_point first_;
 };
 
-}  // namespace spillway::ddl
+}  // namespace spillway

@@ -1,9 +1,9 @@
 // Tests of when a wait sleeps.
-#include "ddl/comm/vain_polls.h"
+#include "core/host/vain_polls.h"
 
 #include <gtest/gtest.h>
 
-namespace spillway::ddl {
+namespace spillway {
 namespace {
 
 TEST(VainPollsTest, SleepAfterTheirNumber) {
@@ -28,4 +28,4 @@ TEST(VainPollsTest, SleepInAWaitThatHasLastedHoweverFewTheyAre) {
 }
 
 }  // namespace
-}  // namespace spillway::ddl
+}  // namespace spillway
