@@ -1,47 +1,49 @@
-/// A wait that polls at first and sleeps later.
+/// When a wait that polls should sleep.
 #pragma once
 #include <chrono>
+#include <cstdint>
+#include <limits>
 #include <thread>
 
 #include "core/clock.h"
 
 namespace spillway {
 
-/// The polls after which a wait sleeps between polls that only look: at MPI's requests, or at a GPU's events.
-inline constexpr int kPollsBeforeSleep = 2000;
+/// The sleep between two polls that look at something which wakes nobody: at MPI's requests, or at a GPU's events.
 inline constexpr std::chrono::microseconds kSleepBetweenPolls{50};
 
-/// The polls of a wait that found nothing. A poller yields the processor a number of times, because what it waits for
-/// is often near. Then it should sleep. Where processes that never wait share the cores, a yield comes back only after
-/// all of their time slices, but a sleeper is woken before them. So a wait that has lasted should sleep too, however
-/// few its polls.
+/// Counts the polls of a wait that found nothing, and gives the processor away after each. What a wait is for is often
+/// near, so it yields at first. It should sleep after some polls, so that it does not cost a core. It should also sleep
+/// when a yield was long: then processes that never wait share the core, and each yield comes back only after their
+/// time slices, but a sleeper is woken before them.
 class VainPolls {
  public:
-  static constexpr std::chrono::milliseconds kMostYielding{1};
+  /// A yield is long that took at least so much.
+  static constexpr std::chrono::milliseconds kLongYield{1};
 
-  /// It should sleep from poll number `most` of a wait on.
-  explicit VainPolls(int most) : most_(most) {}
+  /// The wait should sleep from poll number `most` on.
+  explicit VainPolls(int64_t most = std::numeric_limits<int64_t>::max()) : most_(most) {}
 
-  /// Notes a vain poll. Yields and returns true, or returns false where the caller should sleep.
+  /// Notes a poll that found nothing. Yields and returns true, or returns false where the caller should sleep.
   bool yield() {
-    if (count_ == 0) first_ = Clock::now();
-    if (++count_ >= most_ || has_lasted_) return false;
+    ++count_;
+    if (count_ >= most_ || was_long_) return false;
+    const auto start = Clock::now();
     std::this_thread::yield();
-    has_lasted_ = Clock::now() - first_ >= kMostYielding;
+    was_long_ = Clock::now() - start >= kLongYield;
     return true;
   }
-  /// Ends the wait.
+  /// Notes that the wait has ended. The next one yields again.
   void found() {
     count_ = 0;
-    has_lasted_ = false;
+    was_long_ = false;
   }
-  int count() const { return count_; }
+  int64_t count() const { return count_; }
 
  private:
-  const int most_;
-  int count_ = 0;
-  bool has_lasted_ = false;
-  Clock::time_point first_;
+  const int64_t most_;
+  int64_t count_ = 0;
+  bool was_long_ = false;
 };
 
 }  // namespace spillway

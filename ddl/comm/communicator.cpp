@@ -176,7 +176,7 @@ void Communicator::wait_until(const std::function<bool()>& done, const Collectiv
   require_alive();
   const auto start = Clock::now();
   auto next_look = start + kNoticeInterval;
-  VainPolls polls(kPollsBeforeSleep);
+  VainPolls polls;
   while (!done_or_fail(done, stage)) {
     const auto now = Clock::now();
     if (now >= next_look) {

@@ -58,6 +58,9 @@ Watchdog::Watchdog(std::string call, std::chrono::milliseconds deadline)
 
 namespace {
 
+/// The polls of a wait after which a rank sleeps between polls, so that waiting does not cost a core.
+constexpr int kPollsBeforeSleep = 2000;
+
 /// Returns each rank's host, as ordinals. Ranks that can share memory with each other share a host.
 std::vector<int> discover_hosts(MPI_Comm world) {
   int rank = 0;

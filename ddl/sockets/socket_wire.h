@@ -73,9 +73,10 @@ class SocketWire final : public Transport {
   std::vector<IncomingStream> incoming_;  ///< by rank of this wire
   size_t unsent_ = 0;                     ///< messages that are not sent whole
   std::vector<pollfd> polled_;
-  /// It is small, because ranks may be more than cores, and those that spin then hold up those that work.
-  static constexpr int kMostPolls = 20;
-  VainPolls polls_{kMostPolls};
+  /// The polls of a wait after which a rank sleeps until something comes. They are few, because ranks may be more than
+  /// cores, and those that spin then hold up those that work.
+  static constexpr int kPollsBeforeSleep = 20;
+  VainPolls polls_{kPollsBeforeSleep};
   uint64_t children_ = 0;
   std::map<std::vector<int>, uint64_t> groups_;
   bool dead_ = false;

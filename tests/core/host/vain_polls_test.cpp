@@ -3,28 +3,37 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <vector>
+
 namespace spillway {
 namespace {
 
 TEST(VainPollsTest, SleepAfterTheirNumber) {
-  VainPolls polls(100);
-  EXPECT_TRUE(polls.yield());
-  while (polls.count() < 99) (void)polls.yield();
-  EXPECT_FALSE(polls.yield());
-  EXPECT_FALSE(polls.yield());
-  polls.found();
-  EXPECT_TRUE(polls.yield());
-  EXPECT_FALSE(VainPolls(1).yield());
-}
-
-TEST(VainPollsTest, SleepInAWaitThatHasLastedHoweverFewTheyAre) {
-  VainPolls polls(1'000'000);
-  EXPECT_TRUE(polls.yield());
-  std::this_thread::sleep_for(2 * VainPolls::kMostYielding);  // others have the core
+  VainPolls polls(3);
+  (void)polls.yield();
   (void)polls.yield();
   EXPECT_FALSE(polls.yield());
+  EXPECT_FALSE(polls.yield());
+  EXPECT_EQ(polls.count(), 4);
   polls.found();
-  EXPECT_TRUE(polls.yield()) << "the next wait";
+  EXPECT_TRUE(polls.yield()) << "in the next wait";
+}
+
+// Without it, the first loop would not end.
+TEST(VainPollsTest, SleepAfterAYieldToThreadsThatNeverWait) {
+  std::atomic<bool> is_over = false;
+  std::vector<std::jthread> busy;
+  for (unsigned i = 0; i < 4 * std::thread::hardware_concurrency(); ++i)
+    busy.emplace_back([&] {
+      while (!is_over) continue;
+    });
+  VainPolls polls;
+  while (polls.yield()) continue;
+  EXPECT_FALSE(polls.yield()) << "in the same wait";
+  polls.found();
+  EXPECT_TRUE(polls.yield()) << "in the next wait";
+  is_over = true;
 }
 
 }  // namespace
