@@ -71,12 +71,13 @@ struct KfacSummary {
   int64_t state_bytes = 0;
   kfac::KfacCounters counters;
   kfac::KfacSeconds seconds;
-  std::vector<kfac::KfacSeconds> seconds_by_rank;
+  std::vector<kfac::KfacSeconds> seconds_by_rank;  ///< the seconds of every rank of the run, in their order
 
   /// The seconds of one phase, over the ranks.
   struct Spread {
     double slowest = 0, mean = 0, fastest = 0;
   };
+  /// Returns the spread of a phase over seconds_by_rank; zeros where no rank told them.
   Spread over_ranks(const kfac::KfacPhase& phase) const;
 };
 

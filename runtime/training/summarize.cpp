@@ -92,37 +92,33 @@ std::optional<Prediction> predict(const TrainResult& result, const Session& sess
   return prediction;
 }
 
-std::vector<kfac::KfacSeconds> of_all_ranks(const ddl::Comm& comm, const kfac::KfacSeconds& own) {
-  std::vector<kfac::KfacSeconds> all(static_cast<size_t>(ddl::size_of(comm)), own);
-  if (comm)
-    ddl::allgather(*comm->communicator, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
+std::vector<kfac::KfacSeconds> of_all_ranks(ddl::Communicator& comm, const kfac::KfacSeconds& own) {
+  std::vector<kfac::KfacSeconds> all(comm.size());
+  ddl::allgather(comm, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
   return all;
 }
 
 /// Takes the layers, the bytes and the seconds of the other stages into a summary of this rank's.
 void add_stages(KfacSummary& summary, const kfac::Kfac& kfac, const Pipeline& pipeline) {
-  json layers = json::object(), seconds = json::array();
+  json layers = json::object();
   for (const auto& [shape, weight, bias] : kfac.layers())
     layers[shape.name] = {{"is_separable", shape.separable},
                           {"has_blocks", shape.input_blocks > 1 || shape.output_blocks > 1}};
-  for (const auto& phase : kfac::kKfacPhases) seconds.push_back(summary.seconds.*phase.seconds);
   const json own{{"first_holder", pipeline.plan.holders_of(pipeline.place).front()},
                  {"layers", layers},
-                 {"state_bytes", summary.state_bytes},
-                 {"seconds", seconds}};
+                 {"state_bytes", summary.state_bytes}};
   const auto texts = ddl::gather_texts(*pipeline.of_copy, json_text(own));
   std::map<int, int64_t> state_bytes;  // by the first place that has a stage
   std::map<std::string, std::pair<bool, bool>> all;
-  summary.seconds = {};
   for (const std::string& text : texts) {
     const json rank = json::parse(text);
     state_bytes.emplace(rank["first_holder"].get<int>(), rank["state_bytes"].get<int64_t>());
     for (const auto& [name, layer] : rank["layers"].items())
       all[name] = {layer["is_separable"].get<bool>(), layer["has_blocks"].get<bool>()};
-    for (size_t i = 0; i < std::size(kfac::kKfacPhases); ++i)
-      summary.seconds.*kfac::kKfacPhases[i].seconds +=
-          rank["seconds"][i].get<double>() / static_cast<double>(texts.size());
   }
+  KfacSummary of_copy;
+  of_copy.seconds_by_rank = of_all_ranks(*pipeline.of_copy, summary.seconds);
+  for (const auto& phase : kfac::kKfacPhases) summary.seconds.*phase.seconds = of_copy.over_ranks(phase).mean;
   summary.layers = std::ssize(all);
   summary.separable_layers =
       std::count_if(all.begin(), all.end(), [](const auto& layer) { return layer.second.first; });
@@ -167,7 +163,8 @@ KfacSummary summarize(const kfac::Kfac& kfac, const RunContext& context, double 
   summary.state_bytes = kfac.usage().bytes.held();
   summary.counters = model_counters(kfac, context);
   summary.seconds = kfac.usage().seconds;
-  summary.seconds_by_rank = of_all_ranks(context.comm, summary.seconds);
+  summary.seconds_by_rank = {summary.seconds};
+  if (context.comm) summary.seconds_by_rank = of_all_ranks(*context.comm->communicator, summary.seconds);
   if (context.pipeline) add_stages(summary, kfac, *context.pipeline);
   return summary;
 }
