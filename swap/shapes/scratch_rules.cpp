@@ -75,11 +75,17 @@ Tensors number_twice(Arguments) {
   return {at::empty({}, at::TensorOptions(at::kDouble)), at::empty({}, at::TensorOptions(at::kFloat))};
 }
 
-/// A number for each thread, where threads share the sum of a whole tensor.
+/// A number for each thread, where threads share a sum that is one number.
 Tensors partial_sums(Arguments a, at::ScalarType type) {
   constexpr int64_t kShared = 32768;  // at::internal::GRAIN_SIZE
-  const bool of_all = a.size() == 2 || a[1].isNone() || a[1].toIntVector().empty();
-  if (!of_all || a[0].toTensor().numel() < kShared || at::get_num_threads() == 1) return {};
+  const at::Tensor& self = a[0].toTensor();
+  if (self.numel() < kShared || at::get_num_threads() == 1) return {};
+  int64_t summed = 1;
+  if (a.size() == 2 || a[1].isNone() || a[1].toIntVector().empty())
+    summed = self.numel();
+  else
+    for (int64_t dimension : a[1].toIntVector()) summed *= self.size(dimension);
+  if (summed < self.numel()) return {};
   return {at::empty({at::get_num_threads()}, at::TensorOptions(type))};
 }
 
