@@ -1,7 +1,7 @@
 // The cost of K-FAC on small networks, where the overhead of each layer counts: a step of SGD with K-FAC beside one
 // without, and what the phases take. Factors are of every step, decompositions of every tenth; exact ones are of all
-// positions and keep all eigenvectors, others are the default's. A norm of the first preconditioned gradient lets two
-// versions be compared.
+// positions and keep all eigenvectors, others are the default's, also with layers of one shape in batches. A norm of
+// the first preconditioned gradient lets two versions be compared.
 //     build/bin/kfac_small_nets [STEPS [THREADS]]
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -41,6 +41,21 @@ nn::Sequential cnn() {
                         conv(64, 64, 2), nn::ReLU(), nn::AdaptiveAvgPool2d(1), nn::Flatten(), nn::Linear(64, 10));
 }
 
+// The convolutions of a ResNet-20 of 8 filters, without its shortcuts.
+nn::Sequential deep_cnn() {
+  nn::Sequential model;
+  int64_t in = 1;
+  for (const int64_t out : {8, 16, 32})
+    for (int layer = 0; layer < 6; ++layer, in = out) {
+      model->push_back(nn::Conv2d(nn::Conv2dOptions(in, out, 3).padding(1).stride(in < out && in > 1 ? 2 : 1)));
+      model->push_back(nn::ReLU());
+    }
+  model->push_back(nn::AdaptiveAvgPool2d(1));
+  model->push_back(nn::Flatten());
+  model->push_back(nn::Linear(32, 10));
+  return model;
+}
+
 struct Network {
   std::string name;
   nn::Sequential model;
@@ -74,18 +89,31 @@ Measured train(Network& network, kfac::Kfac* kfac, int steps) {
   return all;
 }
 
-void report(const std::string& name, bool is_exact, int steps) {
+Network network_of(const std::string& name) {
   torch::manual_seed(1);
-  const bool is_mlp = name == "mlp";
-  Network network{name, is_mlp ? mlp() : cnn(), is_mlp ? at::randn({128, 512}) : at::randn({32, 3, 32, 32}),
-                  at::randint(10, {is_mlp ? 128 : 32})};
+  if (name == "mlp") return {name, mlp(), at::randn({128, 512}), at::randint(10, {128})};
+  if (name == "cnn") return {name, cnn(), at::randn({32, 3, 32, 32}), at::randint(10, {32})};
+  return {name, deep_cnn(), at::randn({128, 1, 28, 28}), at::randint(10, {128})};
+}
+
+struct Settings {
+  std::string name;
+  bool is_exact = false;
+  int64_t batch_elements = 0;
+};
+
+void report(const std::string& name, const Settings& settings, int steps) {
+  Network network = network_of(name);
   train(network, nullptr, steps / 2);
   const auto first_order = train(network, nullptr, steps);
-  torch::manual_seed(1);
-  network.model = is_mlp ? mlp() : cnn();
-  kfac::KfacOptions options{
-      .lr = 1e-3, .convention = kfac::Convention::kaisa, .factor_interval = 1, .inverse_interval = 10, .burn_in = 0};
-  if (is_exact) {
+  network = network_of(name);
+  kfac::KfacOptions options{.lr = 1e-3,
+                            .convention = kfac::Convention::kaisa,
+                            .factor_interval = 1,
+                            .inverse_interval = 10,
+                            .burn_in = 0,
+                            .batch_elements = settings.batch_elements};
+  if (settings.is_exact) {
     options.factor_samples = kfac::FactorSamples::exact();
     options.eigen_rank = kfac::EigenRank::full();
   }
@@ -96,7 +124,7 @@ void report(const std::string& name, bool is_exact, int steps) {
   std::printf(
       "%-4s %-8s first order %7.2f ms, K-FAC %7.2f ms, median %7.2f ms; factors %.2f, decompositions %.2f, "
       "preconditioning %.2f ms a step\n     norm of the first preconditioned gradient %.9g\n",
-      name.c_str(), is_exact ? "exact" : "default", first_order.mean_ms, second_order.mean_ms, second_order.median_ms,
+      name.c_str(), settings.name.c_str(), first_order.mean_ms, second_order.mean_ms, second_order.median_ms,
       each(seconds.factor_compute), each(seconds.decompose), each(seconds.precondition), second_order.norm);
 }
 
@@ -105,6 +133,8 @@ void report(const std::string& name, bool is_exact, int steps) {
 int main(int argc, char** argv) {
   const int steps = argc > 1 ? std::stoi(argv[1]) : 100;
   if (argc > 2) at::set_num_threads(std::stoi(argv[2]));
-  for (const char* name : {"mlp", "cnn"})
-    for (bool is_exact : {true, false}) report(name, is_exact, steps);
+  constexpr int64_t kBatch = int64_t{1} << 18;
+  const Settings all[] = {{"exact", true}, {"default"}, {"batches", false, kBatch}};
+  for (const char* name : {"mlp", "cnn", "deep"})
+    for (const Settings& settings : all) report(name, settings, steps);
 }

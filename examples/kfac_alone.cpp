@@ -1,7 +1,7 @@
 // K-FAC in a plain LibTorch loop: three lines more than SGD. No budget, no ranks.
 //
 // Expected output (last digits differ between machines):
-//   3 layers, 26.1 KiB of factors and eigenbases
+//   3 layers, 31.4 KiB of state
 //   step   0  loss 4.058
 //   step  20  loss 1.285
 //   step  40  loss 0.262
@@ -27,7 +27,7 @@ int main() {
   const double lr = 0.1;
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(lr).momentum(0.9));
   spillway::Kfac kfac(*model, {.lr = lr});
-  std::printf("%zu layers, %s of factors and eigenbases\n", kfac.layers().size(),
+  std::printf("%zu layers, %s of state\n", kfac.layers().size(),
               spillway::format_bytes(kfac.usage().bytes.held()).c_str());
 
   for (int step = 0; step <= 100; ++step) {

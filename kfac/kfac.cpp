@@ -58,7 +58,7 @@ void Kfac::step(double loss_scale) {
   const OwnOperators own;
   TORCH_CHECK(std::isfinite(loss_scale) && loss_scale > 0, "[kfac.step] loss_scale = ", loss_scale,
               " is outside (0, inf)");
-  auto& [setup, plan, tally, staged, inverses, refresh, watch, gradients] = *parts_;
+  auto& [setup, plan, tally, staged, batches, inverses, refresh, watch, gradients] = *parts_;
   auto& counters = tally.counters;
   const StepWork of_model = plan.work_of_model(counters);
   const bool was_asked_for = factors_are_due(counters, setup.options);
@@ -102,9 +102,10 @@ KfacCounters Kfac::counters() const {
 }
 
 KfacUsage Kfac::usage() const {
-  const auto& [setup, plan, tally, staged, inverses, refresh, watch, gradients] = *parts_;
+  const auto& [setup, plan, tally, staged, batches, inverses, refresh, watch, gradients] = *parts_;
   KfacUsage usage{.bytes = {}, .seconds = tally.seconds, .flops = tally.flops};
   usage.seconds.factor_compute += staged->seconds;
+  usage.bytes.scales = gradients.scale_bytes();
   if (staged->early) usage.bytes.messages = staged->early->bytes();
   usage.bytes.background = refresh.background_bytes();
   for (size_t i = 0; i < setup.layers.size(); ++i) {

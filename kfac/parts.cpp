@@ -37,10 +37,11 @@ KfacParts::KfacParts(Setup agreed, RerunFinder find_reruns)
       plan(setup),
       tally(new_tally(setup)),
       staged(staged_factors(setup, plan)),
-      inverses(setup),
+      batches(batches_of(setup)),
+      inverses(setup, batches),
       refresh(setup, plan, *staged, inverses, tally),
       watch(setup, plan, staged, refresh, tally, std::move(find_reruns)),
-      gradients(setup, inverses, refresh.dampings(), tally) {}
+      gradients(setup, batches, inverses, refresh.dampings(), tally) {}
 
 KfacCounters KfacParts::counters() const {
   KfacCounters counters = tally.counters;

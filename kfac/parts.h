@@ -1,6 +1,7 @@
 /// The parts that a Kfac is made of.
 #pragma once
 #include <memory>
+#include <vector>
 
 #include "kfac/gradient_preconditioner.h"
 #include "kfac/refresh/curvature_refresh.h"
@@ -18,6 +19,7 @@ struct KfacParts {
   const RefreshPlan plan;
   Tally tally;
   const std::shared_ptr<StagedFactors> staged;  ///< statistics and running averages
+  const std::vector<LayerBatch> batches;
   LayerInverses inverses;
   CurvatureRefresh refresh;
   StatisticsWatch watch;

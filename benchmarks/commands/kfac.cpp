@@ -3,11 +3,14 @@
 #include "kfac/kfac.h"
 
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <string>
 
 #include "benchmarks/commands/commands.h"
+#include "benchmarks/commands/operator_counter.h"
 #include "benchmarks/commands/serve.h"
 #include "benchmarks/commands/worker.h"
 #include "core/bytes.h"
@@ -47,22 +50,34 @@ json phases_of(const kfac::Kfac& kfac) {
           {"precondition", {s.precondition, f.precondition}}};
 }
 
+/// Takes a step. The first one of each kind counts its operators.
+RunStep take_step(TrainingRun& run, std::map<std::string, int64_t>& operators) {
+  const std::string kind(run.kfac() ? run.kfac()->work().kind : "plain");
+  if (operators.contains(kind)) return run.step();
+  const OperatorCounter counter;
+  const RunStep outcome = run.step();
+  operators[kind] = counter.all();
+  return outcome;
+}
+
 int serve_variant(const RunContext& context) {
   TrainingRun run(context, kUnlimitedBytes, 1);
+  std::map<std::string, int64_t> operators;  // by kind of step
   return serve(
       [&] {
-        const RunStep outcome = run.step();
+        const RunStep outcome = take_step(run, operators);
         json answer{{"seconds", outcome.seconds}, {"kind", outcome.kind}};
         if (run.kfac()) answer["phases"] = phases_of(*run.kfac());
         return answer;
       },
       [&] {
         const BytesByCategory peak = run.session().stats().peak_by_category;
-        json answer{{"activations", peak[Category::activations]}};
+        json answer{{"activations", peak[Category::activations]}, {"operators", operators}};
         if (!run.kfac()) return answer;
         const kfac::FactorBytes state = run.kfac()->usage().bytes;
         answer["factors"] = state.factors;
         answer["eigenbases"] = state.eigenbases;
+        answer["scales"] = state.scales;
         answer["damping_scale"] = run.kfac()->counters().damping_scale;
         return answer;
       });
@@ -141,6 +156,18 @@ void add_phase_rows(const KfacVariant& v, json& rows) {
   }
 }
 
+/// Returns the operators of a variant's steps by kind, without those of a step without K-FAC. A CPU alone counts them.
+json operators_of(const KfacVariant& v, const KfacVariant& first_order) {
+  const auto plain = first_order.last["operators"]["plain"].get<int64_t>();
+  json by_kind = json::object();
+  for (const auto& [kind, count] : v.last["operators"].items()) {
+    by_kind[kind] = count.get<int64_t>() - plain;
+    std::printf("  %-10s %-24s %6lld operators more than first order's %lld\n", v.name.c_str(), kind.c_str(),
+                static_cast<long long>(by_kind[kind].get<int64_t>()), static_cast<long long>(plain));
+  }
+  return by_kind;
+}
+
 json report(const TrainOptions& train, const KfacBench& options, const std::vector<KfacVariant>& variants, json rows) {
   const double first = mean(variants[0].seconds);
   const auto activations = variants[0].last["activations"].get<int64_t>();
@@ -150,7 +177,8 @@ json report(const TrainOptions& train, const KfacBench& options, const std::vect
               static_cast<long long>(options.inverse_interval), first, format_bytes(activations).c_str());
   for (size_t i = 1; i < variants.size(); ++i) {
     const KfacVariant& v = variants[i];
-    const int64_t state = v.last["factors"].get<int64_t>() + v.last["eigenbases"].get<int64_t>();
+    const int64_t state =
+        v.last["factors"].get<int64_t>() + v.last["eigenbases"].get<int64_t>() + v.last["scales"].get<int64_t>();
     const double share = static_cast<double>(state) / static_cast<double>(activations);
     std::printf("%-12s %.3f s a step, %.3f of first order; state %s, %.1f %% of activations\n", v.name.c_str(),
                 mean(v.seconds), mean(v.seconds) / first, format_bytes(state).c_str(), 100 * share);
@@ -160,6 +188,7 @@ json report(const TrainOptions& train, const KfacBench& options, const std::vect
                      {"ratio_to_first_order", mean(v.seconds) / first},
                      {"state_bytes", state},
                      {"state_per_activations", share},
+                     {"operators", operators_of(v, variants[0])},
                      {"damping_scale", v.last["damping_scale"]}});
   }
   return {{"model", train.model.name},

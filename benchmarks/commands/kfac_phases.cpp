@@ -157,7 +157,7 @@ std::vector<Timing> time_preconditioning(const Bench& bench, const kfac::Layer& 
     auto shape = layer.shape;
     shape.inverse = form;
     ways.emplace_back([&gradient, shape, inverse = inverse_of(bench, shape)] {
-      (void)kfac::precondition(shape, gradient, inverse, {});
+      (void)kfac::precondition(shape, gradient, inverse, kfac::scales_of(shape, inverse, {}));
       return kfac::precondition_flops(shape);
     });
   }

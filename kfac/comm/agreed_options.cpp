@@ -39,6 +39,7 @@ uint64_t hash_of(const KfacOptions& options) {
   hash = hash_in(hash, options.overlap_factors);
   hash = hash_in(hash, std::bit_cast<uint64_t>(options.warm_start));
   hash = hash_in(hash_in(hash_in(hash, options.staleness), options.curvature_delay), options.panel_columns);
+  hash = hash_in(hash, options.batch_elements.value_or(-1));
   hash = hash_in(hash_in(hash, options.precompute_outer), options.method);
   hash = hash_in(hash_in(hash, options.convention), options.storage);
   hash = hash_in(hash_in(hash, options.damping_scope_in_use()), options.burn_in);
@@ -77,7 +78,8 @@ KfacOptions agreed_options(KfacOptions options, const std::vector<Layer>& layers
   exchange.require_same(
       hash_of(options),
       "a choice (strategy, grad_worker_frac, placement, factor_dtype, overlap, storage, method, convention, "
-      "warm_start, staleness, factor_samples, eigen_rank, layer_curvature, an interval, burn_in, decay, damping, "
+      "warm_start, staleness, batch_elements, factor_samples, eigen_rank, layer_curvature, an interval, burn_in, "
+      "decay, damping, "
       "damping_scope, lr, kl_clip or norm_clip)");
   options = with_agreed_seconds(std::move(options), layers, exchange);
   if (options.strategy == Strategy::automatic)

@@ -6,51 +6,8 @@
 
 #include "core/category.h"
 #include "core/hash.h"
-#include "kfac/factors/packed_triangles.h"
 
 namespace spillway::kfac {
-namespace {
-
-at::Tensor sum_of(const std::vector<at::Tensor>& diagonals) {
-  auto sum = diagonals.front().sum();
-  for (size_t i = 1; i < diagonals.size(); ++i) sum = sum + diagonals[i].sum();
-  return sum;
-}
-
-// Updates all entries of `running`, whose diagonals are views of some of them, by those of `fresh`.
-void update(const at::Tensor& running, const std::vector<at::Tensor>& diagonals, const at::Tensor& fresh,
-            const at::Tensor& fresh_trace, double decay, const at::Tensor& dropped, double start) {
-  // No entry of a Gram matrix is larger than its largest diagonal entry, so the trace tells whether all are finite.
-  const auto finite = at::isfinite(fresh_trace);
-  dropped.add_(finite.logical_not());
-  const auto usable = finite.logical_and(fresh_trace.gt(0));
-  const auto started = sum_of(diagonals).gt(0);
-  if (start > 0)
-    for (const auto& diagonal : diagonals) diagonal.add_(started.logical_not().logical_and(usable), start);
-  const auto number = [&](double value) { return at::full({}, value, running.options()); };
-  const auto step = at::where(started, number(1 - decay), number(start > 0 ? 1 - decay : 1)) * usable;
-  running.lerp_(fresh.nan_to_num_(0, 0, 0), step);
-}
-
-}  // namespace
-
-void update_running_average(const at::Tensor& running, const at::Tensor& fresh, double decay, const at::Tensor& dropped,
-                            double start) {
-  update(running, {running.diagonal(0, -2, -1)}, fresh, fresh.diagonal(0, -2, -1).sum(), decay, dropped, start);
-}
-
-void update_running_average(const StoredTriangle& running, const at::Tensor& fresh, double decay,
-                            const at::Tensor& dropped, double start) {
-  if (running.diagonal.defined()) {
-    const auto average = running.load();
-    update_running_average(average, fresh, decay, dropped, start);
-    return running.store(average);
-  }
-  const auto packed = at::empty_like(running.entries);
-  pack_triangles({fresh}, packed.flatten());
-  update(running.entries, packed_diagonals(running.entries), packed, fresh.diagonal(0, -2, -1).sum(), decay, dropped,
-         start);
-}
 
 FactorScales factor_scales(Convention convention, int64_t batch, double rows, double positions) {
   const double n = std::max(rows, 1.0), s = std::max(positions, 1.0);
@@ -119,17 +76,19 @@ const std::vector<at::Tensor>& LayerFactors::finish(int64_t batch, double loss_s
   const auto rows = static_cast<double>(rows_), samples = static_cast<double>(std::max<int64_t>(samples_, 1));
   const auto scales = factor_scales(convention_, batch, rows, rows / samples);
   const double part = convention_ == Convention::kaisa ? 0.5 : 1;  // one half of each symmetric entry
-  for (size_t i = 0; i + 1 < staged_.size(); ++i) staged_[i].mul_(part * scales.input);
-  staged_.back().mul_(part * scales.output / loss_scale / loss_scale);
+  std::vector<at::Scalar> by(staged_.size(), part * scales.input);
+  by.back() = part * scales.output / loss_scale / loss_scale;
+  at::_foreach_mul_(staged_, by);
   if (convention_ == Convention::kaisa)
     for (const auto& factor : staged_) factor.add_(factor.transpose(-2, -1).clone());
   return staged_;
 }
 
-void LayerFactors::commit(double decay, const at::Tensor& dropped) {
-  for (size_t i = 0; i < running_.size(); ++i)
-    update_running_average(running_[i], staged_[i], decay, dropped, start(i));
+std::vector<AverageUpdate> LayerFactors::take_updates() {
+  std::vector<AverageUpdate> updates;
+  for (size_t i = 0; i < running_.size(); ++i) updates.push_back({running_[i], staged_[i], start(i)});
   discard();
+  return updates;
 }
 
 std::vector<at::Tensor> LayerFactors::averages() const {

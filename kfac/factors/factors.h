@@ -6,7 +6,7 @@
 
 #include "kfac/factors/capture.h"
 #include "kfac/factors/lattice.h"
-#include "kfac/factors/stored_matrix.h"
+#include "kfac/factors/running_averages.h"
 #include "kfac/plan/layer_curvature.h"
 #include "kfac/plan/layer_shape.h"
 
@@ -44,17 +44,6 @@ double add_offset_products(const at::Tensor& sum, const at::Tensor& input, const
 /// Adds Σ ggᵀ over positions: sum is [count, side, side], for `count` equal blocks of the outputs.
 double add_output_products(const at::Tensor& sum, const at::Tensor& gradient, int64_t workspace_bytes);
 
-/// Updates a running average: F ← decay·F + (1−decay)·F_new. A zero F stands for a factor that was never seen. Then
-/// F ← F_new, or with a `start` > 0 F ← decay·start·I + (1−decay)·F_new. An F_new that is not finite is dropped and
-/// adds one to `dropped` (a 0-dim int64 tensor). A zero F_new changes nothing. Overwrites `fresh`. Decides on the
-/// device.
-void update_running_average(const at::Tensor& running, const at::Tensor& fresh, double decay, const at::Tensor& dropped,
-                            double start = 0);
-/// Updates a running average that is kept as a triangle, to the bits that a whole symmetric one would get. Only with 16
-/// bits it is unpacked for that. Workspace: a triangle, or three times the matrix with 16 bits.
-void update_running_average(const StoredTriangle& running, const at::Tensor& fresh, double decay,
-                            const at::Tensor& dropped, double start = 0);
-
 /// The multipliers under a convention for sums over N rows, with S rows per sample and `batch` samples, B.
 struct FactorScales {
   double input, output;
@@ -91,8 +80,9 @@ class LayerFactors {
   /// Turns the staged sums into this rank's new factors and returns them. `batch` samples were seen, of a loss that was
   /// multiplied by `loss_scale`. The factors are zeros when nothing was staged.
   const std::vector<at::Tensor>& finish(int64_t batch, double loss_scale = 1);
-  /// Takes the new factors into the running averages, where they are held, and frees the new factors.
-  void commit(double decay, const at::Tensor& dropped);
+  /// Returns the new factors beside the running averages that take them in, where these are held. The layer lets go of
+  /// the new factors.
+  std::vector<AverageUpdate> take_updates();
   void discard();
 
   /// Returns the running averages in the order of LayerShape::factors(); empty where this rank holds none.

@@ -159,6 +159,38 @@ double add_input_products(const at::Tensor& sum, const at::Tensor& input, const 
   });
 }
 
+namespace {
+
+// Adds Σ w x xᵀ over the positions of x [batch, channels, *spatial], each with its `weight` [*spatial]. Short samples
+// are gathered, as add_positions() does.
+double add_weighted_positions(const at::Tensor& sum, const at::Tensor& x, const at::Tensor& weight,
+                              int64_t workspace_bytes) {
+  const int64_t batch = x.size(0), channels = x.size(1), length = weight.numel(), plane = length / weight.size(0);
+  const int64_t room = rows_that_fit(workspace_bytes, channels, sum);
+  double flops = 0;
+  const auto add = [&](const at::Tensor& rows, const at::Tensor& weights) {
+    sum.addmm_((rows * weights).flatten(1), rows.flatten(1).t());
+    flops += product_flops(channels, channels, rows.numel() / channels);
+  };
+  if ((x.is_cpu() ? length >= kLongRow : 2 * length > room) || batch == 1) {
+    const int64_t step = std::max<int64_t>(1, room / plane);
+    for (int64_t b = 0; b < batch; ++b)
+      for (int64_t s = 0; s < weight.size(0); s += step) {
+        const int64_t count = std::min(step, weight.size(0) - s);
+        add(x.select(0, b).narrow(1, s, count).to(sum.scalar_type()), weight.narrow(0, s, count));
+      }
+    return flops;
+  }
+  const int64_t step = std::max<int64_t>(1, room / (2 * length));
+  for (int64_t b = 0; b < batch; b += step) {
+    const auto part = x.narrow(0, b, std::min(step, batch - b)).to(sum.scalar_type());
+    add(part.transpose(0, 1).flatten(2).contiguous(), weight.flatten());
+  }
+  return flops;
+}
+
+}  // namespace
+
 double add_channel_products(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
                             const Lattice& lattice, const PatchWork& work) {
   if (patches_have_gaps(input, geometry, lattice))
@@ -173,17 +205,7 @@ double add_channel_products(const at::Tensor& sum, const at::Tensor& input, cons
   for (size_t d = 0; d < geometry.dims(); ++d)
     weight = weight.unsqueeze(-1) * patches_that_contain(input.size(d + 2), geometry, lattice, d, sum.options());
   return sum_over_groups(sum, input, [&](const at::Tensor& group_sum, const at::Tensor& x) {
-    const int64_t plane = weight.numel() / weight.size(0);
-    const int64_t step = std::max<int64_t>(1, rows_that_fit(work.workspace_bytes, x.size(1), sum) / plane);
-    double flops = 0;
-    for (int64_t b = 0; b < x.size(0); ++b)
-      for (int64_t s = 0; s < weight.size(0); s += step) {
-        const int64_t count = std::min(step, weight.size(0) - s);
-        const auto part = x.select(0, b).narrow(1, s, count).to(sum.scalar_type());
-        group_sum.addmm_((part * weight.narrow(0, s, count)).flatten(1), part.flatten(1).t());
-        flops += product_flops(x.size(1), x.size(1), count * plane);
-      }
-    return flops;
+    return add_weighted_positions(group_sum, x, weight, work.workspace_bytes);
   });
 }
 

@@ -113,7 +113,8 @@ int64_t positions_in(const Box& box, const at::Tensor& input, const Geometry& ge
 
 at::Tensor patch_matrix(const at::Tensor& input, const Geometry& geometry, const Lattice& lattice, const Box& box,
                         at::ScalarType dtype) {
-  if (!input.is_cpu()) return patches_of_padded(input, geometry, lattice, box, dtype);
+  // One copy is enough for a kernel of one offset; others take a copy each on a CPU.
+  if (!input.is_cpu() && geometry.kernel_volume() > 1) return patches_of_padded(input, geometry, lattice, box, dtype);
   const auto patches = zero_patches(input, geometry, box, dtype);
   copy_offsets(patches, samples_of(input, box), geometry, lattice, box, 0);
   return as_matrix(patches, geometry, box);

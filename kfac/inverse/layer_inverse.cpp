@@ -21,16 +21,23 @@ at::Tensor traces(const at::Tensor& factor) {
   return factor.diagonal(0, -2, -1).sum(-1);
 }
 
-// Returns the mean over `values` [count, shape.values()] of which a tail stands for all eigenvalues that are left out.
-at::Tensor mean_value(const FactorShape& shape, const at::Tensor& values) {
-  if (!shape.is_truncated()) return values.mean();
-  const auto kept = values.narrow(1, 0, shape.rank).sum(1), tail = values.select(1, shape.rank);
-  return kept.add(tail, shape.side - shape.rank).mean() / shape.side;
+// Returns each layer's mean over `x`, whose first dimension has the layers one behind the other: 0-dim, or [layers].
+at::Tensor mean_of_layers(const at::Tensor& x, int64_t layers) {
+  return layers == 1 ? x.mean() : x.reshape({layers, -1}).mean(1);
 }
 
-// Returns `curvature` + γ. Overwrites `curvature`, which is zero where there is none.
-at::Tensor damped(const at::Tensor& curvature, const at::Tensor& mean_curvature, const Damping& damping) {
-  return curvature.add_(gamma_of(mean_curvature, damping));
+// Returns the mean over `values` [count, factor.values()] of which a tail stands for all eigenvalues that are left out.
+at::Tensor mean_value(const FactorShape& factor, const at::Tensor& values, int64_t layers) {
+  if (!factor.is_truncated()) return mean_of_layers(values, layers);
+  const auto kept = values.narrow(1, 0, factor.rank).sum(1), tail = values.select(1, factor.rank);
+  return mean_of_layers(kept.add(tail, factor.side - factor.rank), layers) / factor.side;
+}
+
+// Adds γ, 0-dim or [layers], to `curvature` [groups of all layers, …], which is zero where there is none.
+at::Tensor add_gamma(const LayerShape& shape, const at::Tensor& curvature, const at::Tensor& gamma) {
+  if (shape.layers == 1) return curvature.add_(gamma);
+  curvature.view({shape.layers, -1}).add_(gamma.unsqueeze(1));
+  return curvature;
 }
 
 // Returns the damping of a bias that is apart from a weight whose mean curvature is `of_weight`; that of the bias is
@@ -51,8 +58,8 @@ at::Tensor offset_values(const LayerShape& shape, const std::vector<at::Tensor>&
 // Returns the mean curvature of a layer whose G has the mean `g_mean`; `k` are its offset_values().
 at::Tensor product_of_means(const LayerShape& shape, const std::vector<at::Tensor>& values, const at::Tensor& k,
                             const at::Tensor& g_mean) {
-  const auto a_mean = mean_value(shape.factors()[0], values[0]);
-  return g_mean * (k.defined() ? k.mean() * a_mean : a_mean);
+  const auto a_mean = mean_value(shape.factors()[0], values[0], shape.layers);
+  return g_mean * (k.defined() ? mean_of_layers(k, shape.layers) * a_mean : a_mean);
 }
 
 }  // namespace
@@ -65,7 +72,7 @@ at::Tensor gamma_of(const at::Tensor& mean_curvatures, const Damping& damping) {
 }
 
 at::Tensor mean_curvature(const LayerShape& shape, const std::vector<at::Tensor>& values) {
-  const auto g_mean = mean_value(shape.factors().back(), values.back());
+  const auto g_mean = mean_value(shape.factors().back(), values.back(), shape.layers);
   return product_of_means(shape, values, offset_values(shape, values), g_mean);
 }
 
@@ -121,12 +128,13 @@ at::Tensor denominators(const LayerShape& shape, const std::vector<at::Tensor>& 
   const auto a =
       k.defined() ? (k.unsqueeze(2) * values[0].unsqueeze(1)).flatten(1) : values[0].view({shape.groups, -1});
   const auto curvature = g.unsqueeze(2) * a.unsqueeze(1);
-  if (damping.gamma.defined()) return curvature.add_(damping.gamma);
-  const auto g_mean = mean_value(shape.factors().back(), values.back());
+  if (damping.gamma.defined()) return add_gamma(shape, curvature, damping.gamma);
+  const auto g_mean = mean_value(shape.factors().back(), values.back(), shape.layers);
   const auto mean = product_of_means(shape, values, k, g_mean);
-  const auto weight = damped(curvature, mean, damping);
+  const auto weight = add_gamma(shape, curvature, gamma_of(mean, damping));
   if (!shape.bias_apart()) return weight;
-  return at::cat({weight, damped(g.unsqueeze(2).clone(), g_mean, for_bias(damping, mean, g_mean))}, 2);
+  const auto gamma = gamma_of(g_mean, for_bias(damping, mean, g_mean));
+  return at::cat({weight, add_gamma(shape, g.unsqueeze(2).clone(), gamma)}, 2);
 }
 
 void rescale_fresh_values(const at::Tensor& factor, LayerInverse& inverse, const LayerShape& shape, size_t f) {

@@ -16,8 +16,10 @@ namespace spillway::kfac {
 struct Damping {
   double relative = 0.3;
   std::optional<double> absolute = std::nullopt;
-  at::Tensor curvature = {};  ///< 0-dim: DampingScope::network's of the layer; not with an absolute damping
-  at::Tensor gamma = {};      ///< 0-dim: γ itself where it is known, of a layer whose bias is not apart
+  /// DampingScope::network's of the layer, 0-dim, or of each layer that stands side by side, [layers]; not with an
+  /// absolute damping.
+  at::Tensor curvature = {};
+  at::Tensor gamma = {};  ///< γ itself, of the same sizes, where it is known, of a layer whose bias is not apart
 };
 
 /// Returns γ of layers whose mean curvatures Π (tr F/dim F) are `mean_curvatures` [any], and one for a layer without

@@ -45,41 +45,34 @@ at::Tensor from_right(const at::Tensor& m, const at::Tensor& r) {
   return v.reshape({groups, out, blocks * r.size(2)});
 }
 
-// The factors of a gradient's entries between the eigenbases: 1/(v_G v_Aᵀ + γ), [groups, blocks of rows, values of G,
-// blocks of columns, values of A]. A separable layer's blocks of columns are its offsets.
-using Scales = at::Tensor;
-
-// Returns a view of `m` [groups, rows, columns] whose entries meet their scales.
-at::Tensor beside(const Scales& scales, const at::Tensor& m) {
+// Returns a view of `m` [groups, rows, columns] whose entries meet their `scales`, which are as in Scales.
+at::Tensor beside(const at::Tensor& scales, const at::Tensor& m) {
   const int64_t rows = scales.size(1), columns = scales.size(3);
   return m.view({m.size(0), rows, m.size(1) / rows, columns, m.size(2) / columns});
 }
 
 // Returns `m` with every entry multiplied by its scale.
-at::Tensor scaled(const at::Tensor& m, const Scales& scales) {
+at::Tensor scaled(const at::Tensor& m, const at::Tensor& scales) {
   return (beside(scales, m) * scales).view(m.sizes());
 }
 
-// Returns ∇ Q_A, scaled and multiplied by Q_Aᵀ. What a truncated Q_A leaves out is scaled by τ, the scales of its tail:
-//   V = τ ∘ ∇ + ((s − τ) ∘ (∇ Q_A)) Q_Aᵀ.
-at::Tensor through_columns(at::Tensor m, const Scales& scales, const at::Tensor& a) {
-  const int64_t rank = a.size(2);
-  if (rank == a.size(1)) {
+// Returns ∇ Q_A, scaled and multiplied by Q_Aᵀ. What a truncated Q_A leaves out is scaled by `tail`, τ:
+//   V = τ ∘ ∇ + ((s − τ) ∘ (∇ Q_A)) Q_Aᵀ,   `kept` = s − τ.
+at::Tensor through_columns(at::Tensor m, const at::Tensor& kept, const at::Tensor& tail, const at::Tensor& a) {
+  if (!tail.defined()) {
     m = from_right(m, a);
-    beside(scales, m).mul_(scales);
+    beside(kept, m).mul_(kept);
     return from_right(m, transposed(a));
   }
-  const auto tail = scales.narrow(4, rank, 1), lead = scales.narrow(4, 0, rank) - tail;
-  return scaled(m, tail).add_(from_right(scaled(from_right(m, a), lead), transposed(a)));
+  return scaled(m, tail).add_(from_right(scaled(from_right(m, a), kept), transposed(a)));
 }
 
-// Returns what `columns`(∇, scales) makes of Q_Gᵀ ∇, multiplied by Q_G; for a truncated Q_G as through_columns() does.
+// Returns what `columns`(∇, kept, tail) makes of Q_Gᵀ ∇, multiplied by Q_G; for a truncated Q_G, of which Q_A is not,
+// as through_columns() does.
 template <class Columns>
 at::Tensor through_rows(const at::Tensor& m, const Scales& scales, const at::Tensor& g, const Columns& columns) {
-  const int64_t rank = g.size(2);
-  if (rank == g.size(1)) return from_left(g, columns(from_left(transposed(g), m), scales));
-  const auto tail = scales.narrow(2, rank, 1), lead = scales.narrow(2, 0, rank) - tail;
-  return columns(m, tail).add_(from_left(g, columns(from_left(transposed(g), m), lead)));
+  const auto leading = [&] { return from_left(g, columns(from_left(transposed(g), m), scales.kept, scales.by_g)); };
+  return scales.by_a.defined() ? columns(m, scales.by_a, at::Tensor()).add_(leading()) : leading();
 }
 
 // Adds L ∇ of every block of rows to `sum`; sizes as from_left() has them.
@@ -97,21 +90,18 @@ void add_from_right(const at::Tensor& sum, const at::Tensor& m, const at::Tensor
 }
 
 // Returns V where both bases are truncated. It makes few passes over matrices of ∇'s size, because they are most of the
-// time. With P = Q_Gᵀ ∇ and N = ∇ Q_A, and the scales s = 1/(v_G v_Aᵀ + γ), of
-// which s_A, s_G and τ have the tail's value in place of v_G, v_A and both:
-//   V = τ ∇ + Q_G X + Y Q_Aᵀ,   Y = (s_A − τ) ∘ N,   X = (s_G − τ) ∘ P + ((s − s_G − s_A + τ) ∘ (Q_Gᵀ N)) Q_Aᵀ.
-at::Tensor through_both(const at::Tensor& m, const Scales& scales, const at::Tensor& g, const at::Tensor& a) {
-  const int64_t of_g = g.size(2), of_a = a.size(2);
-  const auto tail_of_a = scales.narrow(4, of_a, 1), of_tail_of_g = scales.narrow(2, of_g, 1);
-  const auto tail = tail_of_a.narrow(2, of_g, 1);
-  const auto by_g = tail_of_a.narrow(2, 0, of_g) - tail, by_a = of_tail_of_g.narrow(4, 0, of_a) - tail;
-  const auto by_both = scales.narrow(2, 0, of_g).narrow(4, 0, of_a) - by_g - of_tail_of_g.narrow(4, 0, of_a);
+// time. With P = Q_Gᵀ ∇ and N = ∇ Q_A, and the scales of the tails in place of v_G, v_A and both, s_G, s_A and τ:
+//   V = τ ∇ + Q_G X + Y Q_Aᵀ,   Y = (s_G − τ) ∘ N,   X = (s_A − τ) ∘ P + ((s − s_G − s_A + τ) ∘ (Q_Gᵀ N)) Q_Aᵀ.
+// Overwrites ∇ where nobody else needs it.
+at::Tensor through_both(const at::Tensor& m, bool is_needed, const Scales& scales, const at::Tensor& g,
+                        const at::Tensor& a) {
   const auto n = from_right(m, a), qt = transposed(g);
-  const auto x = scaled(from_left(qt, m), by_g);
-  add_from_right(x, scaled(from_left(qt, n), by_both), transposed(a));
-  auto v = scaled(m, tail);
+  const auto x = scaled(from_left(qt, m), scales.by_g);
+  add_from_right(x, scaled(from_left(qt, n), scales.kept), transposed(a));
+  if (!is_needed) beside(scales.of_all, m).mul_(scales.of_all);
+  const auto v = is_needed ? scaled(m, scales.of_all) : m;
   add_from_left(v, g, x);
-  add_from_right(v, scaled(n, by_a), transposed(a));
+  add_from_right(v, scaled(n, scales.by_a), transposed(a));
   return v;
 }
 
@@ -121,34 +111,26 @@ struct Matrices {
   at::Tensor bias;    // where it is apart: [groups, out, 1]
 };
 
-// Returns 1/denominators(), as it is held or as `damping` makes it.
-at::Tensor reciprocal(const LayerShape& shape, const LayerInverse& inverse, const Damping& damping) {
-  if (shape.inverse.precompute_outer) return inverse.held.back();
-  return denominators(shape, inverse.values(shape), damping).reciprocal_();
-}
-
 Matrices solve_by_eigenbases(const LayerShape& shape, const Matrices& gradient, const LayerInverse& inverse,
-                             const Damping& damping) {
+                             const LayerScales& scales) {
   const auto a = inverse.matrix(shape, 0), k = shape.separable ? inverse.matrix(shape, 1) : at::Tensor();
   const auto g = inverse.matrix(shape, shape.separable ? 2 : 1);
-  const auto all = reciprocal(shape, inverse, damping);
-  const int64_t rows = g.size(0) / shape.groups, columns = shape.separable ? k.size(1) : a.size(0) / shape.groups;
-  const int64_t of_weight = all.size(2) - (shape.bias_apart() ? 1 : 0);
-  const auto scales = all.narrow(2, 0, of_weight).reshape({shape.groups, rows, -1, columns, of_weight / columns});
-  const auto through_a = [&](at::Tensor m, const Scales& by) { return through_columns(std::move(m), by, a); };
-  const bool both = g.size(2) < g.size(1) && a.size(2) < a.size(1);
-  const auto solve = [&](const at::Tensor& m) {
-    return both ? through_both(m, scales, g, a) : through_rows(m, scales, g, through_a);
+  const auto solve = [&](const at::Tensor& m, bool is_needed) {
+    if (scales.weight.of_all.defined()) return through_both(m, is_needed, scales.weight, g, a);
+    return through_rows(m, scales.weight, g, [&](at::Tensor of, const at::Tensor& kept, const at::Tensor& tail) {
+      return through_columns(std::move(of), kept, tail, a);
+    });
   };
   Matrices v;
   if (shape.separable) {
-    v.weight = from_offsets(solve(into_offsets(gradient.weight, k)), k);
+    v.weight = from_offsets(solve(into_offsets(gradient.weight, k), /*is_needed=*/false), k);
   } else {
-    v.weight = solve(gradient.weight);
+    v.weight = solve(gradient.weight, /*is_needed=*/true);
   }
   if (gradient.bias.defined())
-    v.bias =
-        through_rows(gradient.bias, all.narrow(2, of_weight, 1).reshape({shape.groups, rows, -1, 1, 1}), g, scaled);
+    v.bias = through_rows(
+        gradient.bias, scales.bias, g,
+        [](const at::Tensor& of, const at::Tensor& kept, const at::Tensor& /*tail*/) { return scaled(of, kept); });
   return v;
 }
 
@@ -167,11 +149,11 @@ Matrices solve_by_inverses(const LayerShape& shape, const Matrices& gradient, co
 }  // namespace
 
 LayerGradient precondition(const LayerShape& shape, const LayerGradient& gradient, const LayerInverse& inverse,
-                           const Damping& damping) {
+                           const LayerScales& scales) {
   const auto dtype = inverse.held.back().scalar_type();
   const auto sizes = gradient.weight.sizes();
   const auto solve = [&](const Matrices& m) {
-    return shape.inverse.method == Method::eigen ? solve_by_eigenbases(shape, m, inverse, damping)
+    return shape.inverse.method == Method::eigen ? solve_by_eigenbases(shape, m, inverse, scales)
                                                  : solve_by_inverses(shape, m, inverse);
   };
   auto weight = gradient.weight.to(dtype).reshape({shape.groups, shape.out / shape.groups, -1});

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "kfac/inverse/layer_inverse.h"
+#include "kfac/inverse/scales.h"
 
 namespace spillway::kfac {
 
@@ -21,11 +22,11 @@ struct LayerGradient {
 /// With a truncated Q_A, its tail's values τ = 1/(v_G τ_A + γ) scale what Q_A leaves out:
 ///   V = Q_G [τ ∘ M + ((s − τ) ∘ (M Q_A)) Q_Aᵀ],   M = Q_Gᵀ ∇,   s = 1/(v_G v_Aᵀ + γ),
 /// and a truncated Q_G acts in the same way from the left. Products are then with side × rank in place of side². A
-/// bias that is apart uses G alone: V_b = Q_G (Q_Gᵀ ∇_b / (v_G + γ_b)) or (G + d_G I)⁻¹ ∇_b. Only eigen without
-/// precompute_outer reads `damping`. Groups are independent; γ is the whole layer's. A layer without curvature (a
-/// factor that is zero) keeps its gradient. Workspace: four times the gradient, and with 16-bit storage the layer's
-/// matrices. No host synchronization.
+/// bias that is apart uses G alone: V_b = Q_G (Q_Gᵀ ∇_b / (v_G + γ_b)) or (G + d_G I)⁻¹ ∇_b. `scales` are those of
+/// scales_of(). Groups are independent; γ is the whole layer's. A layer without curvature (a factor that is zero) keeps
+/// its gradient. Workspace: four times the gradient, and with 16-bit storage the layer's matrices. No host
+/// synchronization.
 LayerGradient precondition(const LayerShape& shape, const LayerGradient& gradient, const LayerInverse& inverse,
-                           const Damping& damping);
+                           const LayerScales& scales);
 
 }  // namespace spillway::kfac

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
+#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -10,6 +11,7 @@ namespace spillway::kfac {
 namespace {
 
 constexpr uint64_t kSeed = 1;
+constexpr double kOrthogonal = 1e-10;  // the most that products of cholesky_qr()'s columns are off
 
 at::Tensor trace_of(const at::Tensor& factor) {
   return factor.diagonal(0, -2, -1).sum(-1, true);
@@ -23,14 +25,42 @@ at::Tensor with_tail(const at::Tensor& values, const at::Tensor& trace, int64_t 
   return at::cat({values, rest.div_(static_cast<double>(side - rank)).clamp_min_(0)}, 1);
 }
 
-// Overwrites the basis where the factor is not zero. Returns false, and changes nothing, where the new one is not
-// finite.
-bool keep_finite(const Eigenbasis& basis, const at::Tensor& last, const at::Tensor& vectors, const at::Tensor& values) {
-  if (!at::isfinite(vectors.sum() + values.sum()).item<bool>()) return false;
-  const auto seen = values.sum(1).gt(0).view({-1, 1, 1});
-  basis.vectors.copy_(at::where(seen, vectors, last));
-  basis.values.copy_(values);
-  return true;
+at::Tensor one_behind_the_other(const std::vector<at::Tensor>& tensors) {
+  return tensors.size() == 1 ? tensors.front() : at::cat(tensors);
+}
+
+std::vector<at::Tensor> last_vectors(const std::vector<Eigenbasis>& bases, at::ScalarType type) {
+  std::vector<at::Tensor> all;
+  for (const Eigenbasis& basis : bases) all.push_back(basis.vectors.to(type));
+  return all;
+}
+
+// Overwrites each basis where its factor is not zero. Returns false for one whose new vectors and values are not
+// finite, which stays as it was. `last`, `vectors` and `values` have the matrices of all bases, one behind the other.
+std::vector<bool> keep_finite(const std::vector<Eigenbasis>& bases, const at::Tensor& last, const at::Tensor& vectors,
+                              const at::Tensor& values) {
+  const auto finite = at::isfinite(vectors.sum({1, 2}) + values.sum(1)).cpu();
+  const auto chosen = at::where(values.sum(1).gt(0).view({-1, 1, 1}), vectors, last);
+  std::vector<bool> kept;
+  int64_t begin = 0;
+  for (const Eigenbasis& basis : bases) {
+    const int64_t count = basis.vectors.size(0);
+    kept.push_back(finite.narrow(0, begin, count).all().item<bool>());
+    if (kept.back()) {
+      basis.vectors.copy_(chosen.narrow(0, begin, count));
+      basis.values.copy_(values.narrow(0, begin, count));
+    }
+    begin += count;
+  }
+  return kept;
+}
+
+// Returns an orthogonal basis of the columns of each matrix.
+at::Tensor orthogonal(const at::Tensor& y) {
+  const auto by_reflections = [&] { return std::get<0>(at::linalg_qr(y)); };
+  if (y.is_cpu()) return by_reflections();
+  const auto q = cholesky_qr(y);
+  return at::isfinite(q.sum()).item<bool>() ? q : by_reflections();
 }
 
 }  // namespace
@@ -41,13 +71,32 @@ void randomize(const Eigenbasis& basis) {
   basis.vectors.copy_(at::randn(basis.vectors.sizes(), generator, at::kFloat));
 }
 
+at::Tensor cholesky_qr(const at::Tensor& y) {
+  auto q = y.to(at::kDouble);
+  q = q / q.norm(2, {1}, true);  // a column of zeros becomes NaN
+  for (int pass = 0; pass < 2; ++pass) {
+    const auto [root, info] = at::linalg_cholesky_ex(q.transpose(1, 2).bmm(q));
+    // LibTorch throws for a root with a zero on its diagonal, which a failed one may have.
+    root.diagonal(0, -2, -1).masked_fill_(info.ne(0).unsqueeze(1), std::numeric_limits<double>::quiet_NaN());
+    q = at::linalg_solve_triangular(root.transpose(1, 2), q, /*upper=*/true, /*left=*/false);
+  }
+  const auto error = (q.transpose(1, 2).bmm(q) - at::eye(q.size(2), q.options())).abs().amax({1, 2}, true);
+  return q.masked_fill_(error.gt(kOrthogonal), std::numeric_limits<double>::quiet_NaN()).to(y.scalar_type());
+}
+
 bool iterate_subspace(const at::Tensor& factor, const Eigenbasis& basis, int64_t iterations) {
-  const auto last = basis.vectors.to(factor.scalar_type());
+  return iterate_subspaces({factor}, {basis}, iterations).front();
+}
+
+std::vector<bool> iterate_subspaces(const std::vector<at::Tensor>& factors, const std::vector<Eigenbasis>& bases,
+                                    int64_t iterations) {
+  const auto factor = one_behind_the_other(factors),
+             last = one_behind_the_other(last_vectors(bases, factor.scalar_type()));
   auto q = last;
-  for (int64_t i = 0; i < iterations; ++i) q = std::get<0>(at::linalg_qr(factor.bmm(q)));
+  for (int64_t i = 0; i < iterations; ++i) q = orthogonal(factor.bmm(q));
   auto [values, rotation] = eigh(q.transpose(1, 2).bmm(factor.bmm(q)));
   const auto vectors = q.bmm(rotation);
-  return keep_finite(basis, last, vectors, with_tail(values.clamp_min_(0), trace_of(factor), factor.size(1)));
+  return keep_finite(bases, last, vectors, with_tail(values.clamp_min_(0), trace_of(factor), factor.size(1)));
 }
 
 SubspaceIteration::SubspaceIteration(at::Tensor factor, int64_t rank, int64_t most_columns)
@@ -81,7 +130,7 @@ void SubspaceIteration::run_next(const Eigenbasis& basis) {
 
 bool SubspaceIteration::keep(const Eigenbasis& basis) const {
   const auto values = with_tail(values_.clamp_min(0), trace_, q_.size(1));
-  return keep_finite(basis, basis.vectors.to(vectors_.scalar_type()), vectors_, values);
+  return keep_finite({basis}, basis.vectors.to(vectors_.scalar_type()), vectors_, values).front();
 }
 
 at::Tensor rayleigh_quotients(const at::Tensor& factor, const at::Tensor& vectors) {

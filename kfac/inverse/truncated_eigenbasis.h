@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "kfac/inverse/eigenbasis.h"
 #include "kfac/inverse/panels.h"
@@ -23,6 +24,19 @@ void randomize(const Eigenbasis& basis);
 /// result is not finite. Cost: count·((2·iterations + 2)·side²·rank + (4·iterations + 4)·side·rank² + 9·rank³) flops,
 /// workspace about 4·count·side·rank elements, one host synchronization.
 [[nodiscard]] bool iterate_subspace(const at::Tensor& factor, const Eigenbasis& basis, int64_t iterations = 1);
+/// Does so with factors of one side, type and rank at once, with as many operators as for one of them and as few
+/// host synchronizations: one, and on a GPU one more each iteration. Returns false for a factor whose result is not
+/// finite. Its basis stays as it was. Workspace: that of all, and a copy of the factors.
+[[nodiscard]] std::vector<bool> iterate_subspaces(const std::vector<at::Tensor>& factors,
+                                                  const std::vector<Eigenbasis>& bases, int64_t iterations = 1);
+
+/// Returns an orthogonal basis of the columns of each matrix of `y` [count, side, rank], of y's type, by Cholesky's
+/// decomposition of their Gram matrix in float64, twice (Yamamoto et al. 2015). It is made of products, which a GPU
+/// computes for many matrices at once, unlike Householder's reflections. Columns get length one before, so that their
+/// scales do not matter. The result is orthogonal to 1e-10 and y's rounding, or NaN for a matrix with a column of zeros
+/// or columns that are nearly dependent. No host synchronization. Cost: count·(6·side·rank² + 2·rank³) flops in
+/// float64.
+at::Tensor cholesky_qr(const at::Tensor& y);
 
 /// One iteration of iterate_subspace() that is made in pieces, by n panels of the basis's columns: n of the product FQ,
 /// one of its orthogonal basis q, n of H = qᵀFq, one of the decomposition of H, and n of the product that makes the new

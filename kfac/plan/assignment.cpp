@@ -101,12 +101,15 @@ std::vector<FactorBytes> bytes_per_rank(const std::vector<LayerShape>& layers,
     const auto bytes = [&](const std::vector<HeldTensor>& tensors) {
       return bytes_of(tensors, layers[l].storage, element_bytes);
     };
-    const int64_t factors = bytes(factor_tensors(layers[l])), eigenbases = bytes(inverse_tensors(layers[l]));
+    const int64_t factors = bytes(factor_tensors(layers[l])), eigenbases = bytes(inverse_tensors(layers[l])),
+                  scales = bytes(scale_tensors(layers[l]));
     for (int64_t rank = 0; rank < assignments[l].world(); ++rank) {
       auto& mine = all[rank];
       if (assignments[l].holds_factors(rank)) mine.factors += factors;
       if (assignments[l].stages_factors(rank)) mine.staged += factor_elements(layers[l]) * element_bytes;
-      if (assignments[l].is_worker(rank)) mine.eigenbases += eigenbases;
+      if (!assignments[l].is_worker(rank)) continue;
+      mine.eigenbases += eigenbases;
+      mine.scales += scales;
     }
   }
   return all;

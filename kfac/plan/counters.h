@@ -69,10 +69,11 @@ struct KfacFlops {
 struct FactorBytes {
   int64_t factors = 0;     ///< running averages, always held
   int64_t eigenbases = 0;  ///< Q and v of the layers for which the rank is a gradient worker, always held
+  int64_t scales = 0;      ///< 1/(v_G v_Aᵀ + γ) of these layers where it is held: scale_tensors()
   int64_t staged = 0;      ///< a factor step's new factors, from the layer's backward to the end of step()
   int64_t messages = 0;    ///< with overlap_factors: factors in transit, and scratch, from a bucket's start to step()
   int64_t background = 0;  ///< with KfacOptions::staleness: plain memory beside the device's, neither counted nor paged
-  int64_t held() const { return factors + eigenbases; }
+  int64_t held() const { return factors + eigenbases + scales; }
   int64_t peak() const { return held() + staged; }
   bool operator==(const FactorBytes&) const = default;
 };

@@ -1,5 +1,6 @@
 #include "kfac/plan/layer_shape.h"
 
+#include <algorithm>
 #include <functional>
 #include <numeric>
 
@@ -33,6 +34,11 @@ std::vector<FactorShape> LayerShape::factors() const {
 
 int64_t LayerShape::gradient_elements() const {
   return out * (in / groups * kernel_volume() + (bias ? 1 : 0));
+}
+
+LayerShape side_by_side(LayerShape layer, int64_t count) {
+  layer.out *= count, layer.in *= count, layer.groups *= count, layer.layers *= count;
+  return layer;
 }
 
 int64_t factor_elements(const LayerShape& layer) {
@@ -97,6 +103,25 @@ int64_t eigenbasis_elements(const LayerShape& layer) {
   int64_t sum = 0;
   for (const auto& tensor : inverse_tensors(layer)) sum += tensor.elements();
   return sum;
+}
+
+std::vector<HeldTensor> scale_tensors(const LayerShape& layer) {
+  constexpr int64_t kFew = int64_t{1} << 16;
+  const auto factors = layer.factors();
+  const FactorShape &a = factors.front(), &g = factors.back();
+  if (layer.inverse.method != Method::eigen) return {};
+  if (layer.inverse.precompute_outer && !a.is_truncated() && !g.is_truncated()) return {};
+  const int64_t rows = g.count, columns = layer.separable ? factors[1].side : a.count / layer.groups;
+  std::vector<HeldTensor> tensors;
+  tensors.push_back({"kept", {rows, g.rank, columns, a.rank}});
+  if (a.is_truncated()) tensors.push_back({"by_g", {rows, g.rank, columns}});
+  if (g.is_truncated()) tensors.push_back({"by_a", {rows, columns, a.rank}});
+  if (a.is_truncated() && g.is_truncated()) tensors.push_back({"of_all", {rows, columns}});
+  if (layer.bias_apart()) tensors.push_back({"bias_kept", {rows, g.rank}});
+  if (layer.bias_apart() && g.is_truncated()) tensors.push_back({"bias_by_a", {rows}});
+  int64_t elements = 0;
+  for (const HeldTensor& tensor : tensors) elements += tensor.elements();
+  return elements <= std::max(kFew, layer.gradient_elements() / 4) ? tensors : std::vector<HeldTensor>();
 }
 
 double decomposition_cost(const FactorShape& factor) {

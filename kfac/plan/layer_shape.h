@@ -45,6 +45,7 @@ struct InverseForm {
   Method method = Method::eigen;
   bool precompute_outer = false;
   EigenRank rank = EigenRank::full();
+  bool operator==(const InverseForm&) const = default;
 };
 
 /// The sizes of a whole layer; `kernel` is empty for Linear.
@@ -62,7 +63,11 @@ struct LayerShape {
   int64_t input_blocks = 1, output_blocks = 1;
   InverseForm inverse = {};
   FactorDtype storage = FactorDtype::fp32;  ///< KfacOptions::storage
+  /// Layers that stand side by side, as groups do: `out`, `in` and `groups` are of all of them together. The damping is
+  /// each one's own.
+  int64_t layers = 1;
 
+  bool operator==(const LayerShape&) const = default;
   int64_t kernel_volume() const;
   /// Returns the columns of a group's gradient, which would be A's side if A were held in full. That is
   /// in/groups · kernel volume, and one for the bias.
@@ -75,6 +80,10 @@ struct LayerShape {
   /// carries them.
   int64_t gradient_elements() const;
 };
+
+/// Returns `count` layers of one shape side by side. Tensors of the result are those of the layers, one behind the
+/// other in their first dimension: gradients, factors and inverses.
+LayerShape side_by_side(LayerShape layer, int64_t count);
 
 /// The sums that bound a step, which travel with a layer's gradient: ⟨V, ∇⟩, ‖V‖², ‖W‖².
 inline constexpr int64_t kStepSums = 3;
@@ -99,6 +108,11 @@ std::vector<HeldTensor> factor_tensors(const LayerShape& layer);
 ///                [groups, out/groups, columns of the gradient]
 ///   plain, pi:   `inverseF` [count, side, side], and with 16-bit storage `inverse_diagonalF` [count, side]
 std::vector<HeldTensor> inverse_tensors(const LayerShape& layer);
+/// Returns the scales (kfac/inverse/scales.h) that a gradient worker holds of the layer from step to step beside its
+/// inverse: `kept`, `by_g`, `by_a` and `of_all` of the weight, as far as they are there, and `bias_kept` and
+/// `bias_by_a` of a bias that is apart. They are held where they are few, at most a quarter of the gradient's elements
+/// or 2¹⁶, and where they are more than views of what the inverse holds. Else there are none.
+std::vector<HeldTensor> scale_tensors(const LayerShape& layer);
 /// Returns the bytes of such tensors of one layer. One element of the state's own type has `element_bytes`; `storage`
 /// is the layer's.
 int64_t bytes_of(const std::vector<HeldTensor>& tensors, FactorDtype storage, int64_t element_bytes);

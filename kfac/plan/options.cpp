@@ -139,6 +139,7 @@ void KfacOptions::validate() const {
   require(rank.is_full() || staleness == 0, "eigen_rank", name(rank), "full with staleness");
   validate_plan(*this);
   require(panel_columns >= 1, "panel_columns", panel_columns, "1 and more");
+  require(batch_elements.value_or(0) >= 0, "batch_elements", batch_elements.value_or(0), "0 and more");
   require(max_factor_dim >= 1, "max_factor_dim", max_factor_dim, "1 and more");
   require(max_linear_dim >= 1, "max_linear_dim", max_linear_dim, "1 and more");
   require(patch_workspace_bytes >= (1 << 16), "patch_workspace_bytes", patch_workspace_bytes, "65536 and more bytes");

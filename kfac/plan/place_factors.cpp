@@ -89,11 +89,11 @@ std::vector<std::vector<FactorId>> groups_of_one_side(const std::vector<LayerSha
     size_t group;
     int64_t elements;
   };
-  std::map<int64_t, Open> open;  // by side
+  std::map<std::pair<int64_t, int64_t>, Open> open;  // by side and rank
   std::vector<std::vector<FactorId>> groups;
   for (const auto& id : factors) {
     const auto shape = shape_of(id);
-    const auto [found, is_new] = open.try_emplace(shape.side, Open{groups.size(), 0});
+    const auto [found, is_new] = open.try_emplace({shape.side, shape.rank}, Open{groups.size(), 0});
     auto& [group, elements] = found->second;
     const bool full = elements + shape.elements() > most;
     if (full) group = groups.size(), elements = 0;

@@ -30,8 +30,8 @@ struct FactorId {
   size_t layer, factor;
   bool operator==(const FactorId&) const = default;
 };
-/// Groups `factors` of `layers` by side, to be decomposed together. A group has at most as many elements as the largest
-/// factor, so that no group needs more memory than that factor does alone.
+/// Groups `factors` of `layers` by side and rank, to be decomposed together. A group has at most as many elements as
+/// the largest factor, so that no group needs more memory than that factor does alone.
 std::vector<std::vector<FactorId>> groups_of_one_side(const std::vector<LayerShape>& layers,
                                                       const std::vector<FactorId>& factors);
 

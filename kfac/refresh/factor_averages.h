@@ -19,6 +19,7 @@ class FactorAverages {
   void take(size_t set, const AverageGroup& group, int64_t samples, double loss_scale);
 
  private:
+  void finish(size_t layer, int64_t samples, double loss_scale);
   void finish_early(size_t bucket, const AverageGroup& group, double loss_scale);
 
   const Setup& setup_;

@@ -51,7 +51,7 @@ void FactorRenewals::renew_whole(const OpenRefresh& refresh, const RenewalGroup&
   if (setup_.options.method != Method::eigen)
     invert(refresh, first);
   else if (setup_.factor(first).is_truncated())
-    follow(refresh, first);
+    follow(refresh, group);
   else if (setup_.options.warm_start > 0)
     decompose_one(refresh, first);
   else
@@ -86,12 +86,18 @@ void FactorRenewals::invert(const OpenRefresh& refresh, const FactorId& id) {
                 refresh.damping.of(id.layer), tally_.failed);
 }
 
-void FactorRenewals::follow(const OpenRefresh& refresh, const FactorId& id) {
-  const auto held = basis(refresh, id);
+void FactorRenewals::follow(const OpenRefresh& refresh, const RenewalGroup& group) {
   const bool is_first = tally_.counters.decompositions == 0;
-  if (is_first) randomize(held);
-  if (!iterate_subspace(staged_.average(id), held, is_first ? kFirstSubspaceIterations : 1))
-    keep_eigenvectors(refresh, id);
+  std::vector<at::Tensor> matrices;
+  std::vector<Eigenbasis> bases;
+  for (const FactorId& id : group) {
+    matrices.push_back(staged_.average(id));
+    bases.push_back(basis(refresh, id));
+    if (is_first) randomize(bases.back());
+  }
+  const auto done = iterate_subspaces(matrices, bases, is_first ? kFirstSubspaceIterations : 1);
+  for (size_t g = 0; g < group.size(); ++g)
+    if (!done[g]) keep_eigenvectors(refresh, group[g]);
 }
 
 // --- pieces of large factors -----------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ class FactorRenewals {
   void decompose_together(const OpenRefresh& refresh, const RenewalGroup& group);
   void decompose_one(const OpenRefresh& refresh, const FactorId& id);
   void invert(const OpenRefresh& refresh, const FactorId& id);
-  void follow(const OpenRefresh& refresh, const FactorId& id);
+  void follow(const OpenRefresh& refresh, const RenewalGroup& group);
   void invert_piece(const OpenRefresh& refresh, const FactorId& id, std::optional<PanelInverse>& open, bool is_last);
   void follow_piece(const OpenRefresh& refresh, const FactorId& id, std::optional<SubspaceIteration>& open,
                     bool is_last);

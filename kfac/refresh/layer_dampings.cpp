@@ -4,6 +4,7 @@
 
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "core/clock.h"
 
@@ -31,6 +32,7 @@ void LayerDampings::note(const std::vector<size_t>& layers) {
   }
   if (setup_.exchange.world() > 1) setup_.exchange.reduce_(means.view(-1), ddl::Reduction::sum);
   largest_.copy_(at::maximum(largest_, means.prod(1)));
+  has_changed_ = true;
 }
 
 Damping LayerDampings::common() const {
@@ -40,7 +42,13 @@ Damping LayerDampings::common() const {
 }
 
 void LayerDampings::set() {
-  now_.common = common();
+  const Damping now = common();
+  // Other stages note curvatures of their own layers.
+  const bool follows_stages = largest_.defined() && setup_.rows_of_stages;
+  if (std::exchange(has_changed_, false) || follows_stages || now.relative != now_.common.relative ||
+      now.absolute != now_.common.absolute)
+    ++version_;
+  now_.common = now;
   if (!largest_.defined()) return;
   // Roots are multiplied, because a product of two small curvatures may be zero.
   const auto roots = largest_.sqrt();

@@ -2,6 +2,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <vector>
 
 #include "kfac/refresh/setup.h"
@@ -22,6 +23,8 @@ class LayerDampings {
   void set();
   /// Returns the dampings that set() has set.
   const StepDamping& now() const { return now_; }
+  /// Returns a number that grows whenever set() sets other dampings than before.
+  int64_t version() const { return version_; }
   /// Returns the dampings of a refresh that opens now. Curvatures are those that the last step had.
   StepDamping at_opening() const { return {common(), now_.curvatures}; }
   /// Frees what only one step needs.
@@ -38,6 +41,8 @@ class LayerDampings {
   Tally& tally_;
   at::Tensor largest_;
   StepDamping now_;
+  int64_t version_ = 0;
+  bool has_changed_ = true;  ///< true from note() to set()
 };
 
 }  // namespace spillway::kfac

@@ -18,11 +18,18 @@ LayerInverse copy_of(const LayerInverse& inverse) {
 
 }  // namespace
 
-LayerInverses::LayerInverses(const Setup& setup) : next_(setup.layers.size()), versions_(setup.layers.size()) {
-  for (size_t i = 0; i < setup.layers.size(); ++i)
-    in_use_.push_back(setup.assignments[i].is_worker(setup.rank())
-                          ? LayerInverse::identity(setup.shape(i), state_options(setup.layers[i].weight))
-                          : LayerInverse{});
+LayerInverses::LayerInverses(const Setup& setup, const std::vector<LayerBatch>& batches)
+    : in_use_(setup.layers.size()), next_(setup.layers.size()), versions_(setup.layers.size()) {
+  for (const LayerBatch& batch : batches) {
+    LayerInverse& all = of_batches_.emplace_back();
+    const size_t first = batch.layers.front();
+    if (!setup.assignments[first].is_worker(setup.rank())) continue;
+    all = LayerInverse::identity(batch.shape, state_options(setup.layers[first].weight));
+    for (const at::Tensor& tensor : all.held) {
+      const auto slices = tensor.chunk(std::ssize(batch.layers));
+      for (size_t k = 0; k < batch.layers.size(); ++k) in_use_[batch.layers[k]].held.push_back(slices[k]);
+    }
+  }
 }
 
 LayerInverse& LayerInverses::renewed(size_t layer, bool is_late) {
@@ -36,7 +43,8 @@ LayerInverse& LayerInverses::renewed(size_t layer, bool is_late) {
 
 void LayerInverses::adopt(size_t layer) {
   if (next_[layer].held.empty()) return;
-  in_use_[layer] = std::exchange(next_[layer], {});
+  const LayerInverse next = std::exchange(next_[layer], {});
+  for (size_t t = 0; t < next.held.size(); ++t) in_use_[layer].held[t].copy_(next.held[t]);
   ++versions_[layer];
 }
 

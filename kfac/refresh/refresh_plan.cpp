@@ -7,6 +7,7 @@
 #include "kfac/inverse/panel_inverse.h"
 #include "kfac/inverse/truncated_eigenbasis.h"
 #include "kfac/plan/step_work.h"
+#include "kfac/refresh/layer_batches.h"
 
 namespace spillway::kfac {
 
@@ -63,25 +64,34 @@ std::vector<AverageGroup> RefreshPlan::averages_of(size_t set, const std::vector
   }
   // Reductions that start during backward start, and end, in the order in which backward meets their layers.
   if (setup_.options.overlap_factors) std::reverse(groups.begin(), groups.end());
+  AverageGroup stay;
   for (size_t i : layers(set))
-    if (!travels[i]) groups.push_back({{i}, std::nullopt});
+    if (!travels[i]) stay.layers.push_back(i);
+  if (setup_.options.curvature_delay > 0)  // a piece of a late refresh is small
+    for (size_t i : stay.layers) groups.push_back({{i}, std::nullopt});
+  else if (!stay.layers.empty())
+    groups.push_back(std::move(stay));
   return groups;
 }
 
 std::vector<RenewalGroup> RefreshPlan::renewals_of(size_t set, int64_t rank) const {
-  const bool solves_groups = setup_.options.method == Method::eigen && setup_.options.warm_start == 0;
-  std::vector<FactorId> whole;
+  const auto& options = setup_.options;
+  const bool solves_groups = options.method == Method::eigen && options.warm_start == 0;
+  // A piece of a late refresh is small.
+  const bool follows_groups =
+      options.method == Method::eigen && options.curvature_delay == 0 && batch_elements(setup_) > 0;
+  std::vector<FactorId> together;
   std::vector<RenewalGroup> groups;
   for (size_t i : layers(set))
     for (size_t f = 0; f < setup_.assignments[i].owners.size(); ++f) {
       const FactorId id{i, f};
       if (setup_.assignments[i].owners[f] != rank) continue;
-      if (solves_groups && !setup_.factor(id).is_truncated())
-        whole.push_back(id);
+      if (setup_.factor(id).is_truncated() ? follows_groups : solves_groups)
+        together.push_back(id);
       else
         groups.push_back({id});
     }
-  for (auto& group : groups_of_one_side(shapes_of(setup_.layers), whole)) groups.push_back(std::move(group));
+  for (auto& group : groups_of_one_side(shapes_of(setup_.layers), together)) groups.push_back(std::move(group));
   return groups;
 }
 

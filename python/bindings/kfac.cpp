@@ -211,6 +211,7 @@ py::dict bytes_of(PythonKfac& own) {
   py::dict all;
   all["factors"] = bytes.factors;
   all["eigenbases"] = bytes.eigenbases;
+  all["scales"] = bytes.scales;
   all["staged"] = bytes.staged;
   all["background"] = bytes.background;
   return all;

@@ -13,6 +13,7 @@
 #include "core/memory/device_memory.h"
 #include "ddl/comm/simulated_world.h"
 #include "ddl/torch/comm.h"
+#include "kfac/refresh/layer_batches.h"
 #include "runtime/data/open_dataset.h"
 #include "runtime/dry_runs/cluster_times.h"
 #include "runtime/dry_runs/dry_steps.h"
@@ -113,7 +114,9 @@ bool PlannedCluster::is_of_gpus() const {
 TrainOptions PlannedCluster::options_of(const TrainOptions& given, const PlanChoice& choice) const {
   TrainOptions options = with_choice(with_enough_cases(given, world()), choice);
   options.memory.split_bytes = split_bytes_on(is_of_gpus(), options.memory.split_bytes);
-  options.kfac.preconditioner.shifted_products = !is_of_gpus();
+  kfac::KfacOptions& k = options.kfac.preconditioner;
+  k.shifted_products = !is_of_gpus();
+  k.batch_elements = k.batch_elements.value_or(kfac::default_batch_elements(is_of_gpus() ? at::kCUDA : at::kCPU));
   return options;
 }
 

@@ -31,7 +31,9 @@ int64_t unpaged_bytes(const GradWorkerInputs& in, const std::vector<kfac::Assign
           sum += DeviceMemory::charge_of(bytes);
     };
     if (assignments[l].holds_factors(rank)) add(kfac::factor_tensors(in.layers[l]));
-    if (assignments[l].is_worker(rank)) add(kfac::inverse_tensors(in.layers[l]));
+    if (!assignments[l].is_worker(rank)) continue;
+    add(kfac::inverse_tensors(in.layers[l]));
+    add(kfac::scale_tensors(in.layers[l]));
   }
   return sum;
 }

@@ -64,17 +64,6 @@ TEST_P(ConventionTest, ScalesTheSumsOverAllPositionsAsItsTableSays) {
 INSTANTIATE_TEST_SUITE_P(EveryKind, ConventionTest, testing::ValuesIn(layer_cases()),
                          [](const auto& info) { return info.param.name; });
 
-TEST(RunningAverageTest, StartsAtTheIdentityWhereTheConventionSaysSo) {
-  auto running = at::zeros({2, 3, 3}, at::kDouble), dropped = at::zeros({}, at::kLong);
-  const auto eye = at::eye(3, at::kDouble).expand({2, 3, 3}), fresh = at::rand({2, 3, 3}, at::kDouble) + 2 * eye;
-  update_running_average(running, at::zeros_like(running), 0.9, dropped, 4);
-  EXPECT_EQ(running.abs().max().item<double>(), 0) << "a factor that nobody has seen stays zero";
-  update_running_average(running, fresh.clone(), 0.9, dropped, 4);
-  EXPECT_TRUE(at::allclose(running, 0.9 * 4 * eye + 0.1 * fresh));
-  update_running_average(running, fresh.clone(), 0.9, dropped, 4);
-  EXPECT_TRUE(at::allclose(running, 0.81 * 4 * eye + 0.19 * fresh));
-}
-
 TEST(ConventionOfSeparableLayersTest, StartsItsProductAtTheIdentity) {
   nn::Conv1d conv(nn::Conv1dOptions(2, 2, 3).bias(false));
   conv->to(at::kDouble);

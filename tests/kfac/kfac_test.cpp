@@ -84,8 +84,8 @@ void expect_gamma_of_the_inverse_in_use(Kfac& kfac, nn::Sequential model, int st
     at::NoGradGuard no_grad;
     for (size_t i = 0; i < raw.size(); ++i) {
       const Layer& layer = kfac.layers()[i];
-      const auto v =
-          precondition(layer.shape, raw[i], LayerInverse{.held = kfac.state().inverse(i)}, {.relative = 0.3});
+      const LayerInverse inverse{.held = kfac.state().inverse(i)};
+      const auto v = precondition(layer.shape, raw[i], inverse, scales_of(layer.shape, inverse, {.relative = 0.3}));
       EXPECT_TRUE(layer.weight.grad().equal(v.weight)) << "layer " << i << ", step " << kfac.counters().steps;
       EXPECT_TRUE(layer.bias.grad().equal(v.bias)) << "layer " << i << ", step " << kfac.counters().steps;
     }

@@ -220,6 +220,7 @@ TEST(KfacRanksTest, HoldsExactlyTheBytesOfTheFormulaOnEveryRank) {
     for (size_t rank = 0; rank < outcomes.size(); ++rank) {
       EXPECT_EQ(outcomes[rank].bytes.factors, expected[rank].factors) << describe(options, 4);
       EXPECT_EQ(outcomes[rank].bytes.eigenbases, expected[rank].eigenbases) << describe(options, 4);
+      EXPECT_EQ(outcomes[rank].bytes.scales, expected[rank].scales) << describe(options, 4);
     }
   }
 }

@@ -61,7 +61,7 @@ runtime/pipeline     ddl/allreduce ddl/comm ddl/courier ddl/torch kfac kfac/plan
 runtime/training     core/device core/host ddl/allreduce ddl/comm ddl/torch kfac kfac/comm kfac/factors kfac/plan pipe runtime/data \
                      runtime/interruption runtime/io runtime/models runtime/options runtime/passes runtime/pipeline runtime/planning \
                      runtime/recording runtime/results swap swap/gate swap/optim swap/schedule swap/shapes swap/tiers
-runtime/dry_runs     core/host core/memory ddl/allreduce ddl/comm ddl/torch kfac/factors kfac/plan pipe runtime/data runtime/models runtime/passes \
+runtime/dry_runs     core/host core/memory ddl/allreduce ddl/comm ddl/torch kfac/factors kfac/plan kfac/refresh pipe runtime/data runtime/models runtime/passes \
                      runtime/options runtime/pipeline runtime/planning runtime/training swap/schedule swap/shapes swap/windows
 tools/cli            core/device core/host ddl/allreduce ddl/comm ddl/topology runtime/data runtime/models runtime/options \
                      runtime/training

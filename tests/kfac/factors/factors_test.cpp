@@ -112,35 +112,6 @@ TEST(FactorsTest, DoNotDependOnHowABatchIsAccumulated) {
   EXPECT_LT(largest_difference(whole[1], parts[1]), 1e-13);
 }
 
-TEST(RunningAverageTest, StartsAtTheFirstFactorAndThenDecays) {
-  auto running = at::zeros({1, 2, 2}, at::kDouble), dropped = at::zeros({}, at::kLong);
-  const auto first = at::eye(2, at::kDouble).unsqueeze(0) * 3, second = at::eye(2, at::kDouble).unsqueeze(0) * 5;
-  update_running_average(running, first.clone(), 0.9, dropped);
-  EXPECT_TRUE(running.equal(first));
-  update_running_average(running, second.clone(), 0.9, dropped);
-  EXPECT_TRUE(at::allclose(running, 0.9 * first + 0.1 * second));
-  EXPECT_EQ(dropped.item<int64_t>(), 0);
-}
-
-TEST(RunningAverageTest, DropsAndCountsWhatIsNotFinite) {
-  for (double bad : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
-    auto running = at::eye(2, at::kDouble).unsqueeze(0).clone(), dropped = at::zeros({}, at::kLong);
-    auto fresh = at::ones({1, 2, 2}, at::kDouble);
-    fresh[0][1] = bad;
-    fresh[0].select(1, 1).fill_(bad);
-    update_running_average(running, fresh, 0.9, dropped);
-    EXPECT_TRUE(running[0].equal(at::eye(2, at::kDouble)));
-    EXPECT_EQ(dropped.item<int64_t>(), 1);
-  }
-}
-
-TEST(RunningAverageTest, IsNotDilutedByAStepWithoutStatistics) {
-  auto running = at::eye(2, at::kDouble).unsqueeze(0).clone(), dropped = at::zeros({}, at::kLong);
-  update_running_average(running, at::zeros({1, 2, 2}, at::kDouble), 0.9, dropped);
-  EXPECT_TRUE(running[0].equal(at::eye(2, at::kDouble)));
-  EXPECT_EQ(dropped.item<int64_t>(), 0);
-}
-
 TEST(BoxesTest, CoverEveryPositionOnceWithinTheLimit) {
   for (int64_t limit : {1, 2, 3, 5, 7, 12, 13, 60, 61, 1000}) {
     auto seen = at::zeros({2, 3, 4, 5}, at::kLong);

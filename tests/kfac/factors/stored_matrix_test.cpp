@@ -163,27 +163,6 @@ TEST(StoredTriangleTest, RoundsAsAWholeMatrixDoes) {
   }
 }
 
-TEST(StoredTriangleTest, IsAveragedAsAWholeMatrixIs) {
-  for (double start : {0.0, 2.0})
-    for (int64_t side : {1, 4, 9}) {
-      const FactorShape shape{.role = FactorRole::input, .side = side, .count = 2};
-      const auto whole = at::zeros({2, side, side});
-      const StoredTriangle kept{at::zeros(shape.triangle_sizes()), {}};
-      const auto dropped = at::zeros({}, at::kLong), also_dropped = at::zeros({}, at::kLong);
-      for (int step = 0; step < 5; ++step) {
-        auto fresh = covariance(2, side, 1);
-        fresh = fresh + fresh.transpose(1, 2);
-        if (step == 2) fresh.zero_();
-        if (step == 3) fresh.select(1, side - 1).select(1, side - 1).fill_(std::numeric_limits<float>::infinity());
-        update_running_average(kept, fresh.clone(), 0.9, dropped, start);
-        update_running_average(whole, fresh.clone(), 0.9, also_dropped, start);
-        EXPECT_TRUE(kept.load().equal(whole)) << side << ' ' << step;
-      }
-      EXPECT_EQ(dropped.item<int64_t>(), 1);
-      EXPECT_TRUE(dropped.equal(also_dropped));
-    }
-}
-
 TEST(KfacStorageTest, GivesTheGradientOfFullWidthToWithinItsRounding) {
   for (auto method : {Method::eigen, Method::pi})
     for (auto form : {ConvFactors::full, ConvFactors::separable}) {

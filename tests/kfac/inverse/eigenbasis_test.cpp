@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/kfac/inverse/eigh_conformance.h"
+#include "tests/kfac/inverse/subspace_conformance.h"
 
 namespace spillway::kfac {
 
@@ -15,6 +16,7 @@ struct Cpu {
   static std::optional<at::Device> device() { return at::kCPU; }
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(Cpu, EighConformanceTest, Cpu);
+INSTANTIATE_TYPED_TEST_SUITE_P(Cpu, SubspaceConformanceTest, Cpu);
 }  // namespace testing
 
 TEST(EigenTest, RestoresEveryGroupOfTheFactor) {

@@ -1,11 +1,20 @@
 // Tests of K-FAC's parts on a CUDA GPU. They are skipped, and counted, where there is no GPU.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <dlfcn.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/utils.h>
+
+#include <optional>
+#include <vector>
 
 #include "core/device/device.h"
 #include "core/device/open_device.h"
 #include "core/error.h"
+#include "kfac/kfac.h"
 #include "tests/kfac/inverse/eigh_conformance.h"
+#include "tests/kfac/inverse/subspace_conformance.h"
 
 namespace spillway::kfac::testing {
 
@@ -20,6 +29,35 @@ struct Gpu {
   }
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(Gpu, EighConformanceTest, Gpu);
+INSTANTIATE_TYPED_TEST_SUITE_P(Gpu, SubspaceConformanceTest, Gpu);
+
+/// Returns the preconditioned gradients of a model of equal layers on a GPU.
+std::vector<at::Tensor> gradients_on_gpu(std::optional<int64_t> batch_elements) {
+  namespace nn = torch::nn;
+  torch::manual_seed(1);
+  const auto conv = [](int64_t in) { return nn::Conv2d(nn::Conv2dOptions(in, 16, 3).padding(1)); };
+  nn::Sequential model(conv(4), nn::Tanh(), conv(16), nn::Tanh(), conv(16), nn::Tanh(), conv(16));
+  model->to(*Gpu::device());
+  Kfac kfac(*model, {.eigen_rank = EigenRank::of(4), .batch_elements = batch_elements});
+  const auto x = at::randn({8, 4, 12, 12}).to(*Gpu::device());
+  for (int step = 0; step < 3; ++step) {
+    model->zero_grad();
+    const auto loss = model->forward(x).square().mean();
+    kfac.watch(loss, x.size(0));
+    loss.backward();
+    kfac.step();
+  }
+  std::vector<at::Tensor> gradients;
+  for (const auto& parameter : model->parameters()) gradients.push_back(parameter.grad().cpu());
+  return gradients;
+}
+
+TEST(LayerBatchesOnGpuTest, GiveTheGradientsOfLayersByThemselves) {
+  if (!Gpu::device()) GTEST_SKIP() << "there is no such device";
+  const auto alone = gradients_on_gpu(0), together = gradients_on_gpu({});
+  for (size_t i = 0; i < alone.size(); ++i)
+    EXPECT_LT((together[i] - alone[i]).norm().item<double>(), 1e-3 * alone[i].norm().item<double>()) << i;
+}
 
 }  // namespace spillway::kfac::testing
 

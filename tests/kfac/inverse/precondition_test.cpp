@@ -64,6 +64,11 @@ std::vector<PreconditionCase> precondition_cases() {
   return all;
 }
 
+LayerGradient preconditioned(const LayerShape& shape, const LayerGradient& gradient, const LayerInverse& inverse,
+                             const Damping& damping) {
+  return precondition(shape, gradient, inverse, scales_of(shape, inverse, damping));
+}
+
 class PreconditionTest : public testing::TestWithParam<PreconditionCase> {};
 
 // Dampings of every kind. The curvature is of the network.
@@ -78,12 +83,63 @@ void expect_dense_solution(const PreconditionCase& c, ConvFactors form, const Da
   shape.inverse = c.form;
   auto factors = naive_factors(run, c.layer, shape);
   const auto inverse = inverse_of(shape, factors, damping);
-  const auto v = precondition(shape, run.gradient(), inverse, damping);
+  const auto v = preconditioned(shape, run.gradient(), inverse, damping);
   expect_close(v, reference::natural_gradient(shape, run.gradient(), factors, damping), 1e-10);
+}
+
+// Returns symmetric positive definite factors of the layer.
+std::vector<at::Tensor> random_factors(const LayerShape& shape) {
+  std::vector<at::Tensor> factors;
+  for (const auto& factor : shape.factors()) {
+    const auto rows = at::randn({factor.count, factor.side, factor.side}, at::kDouble);
+    factors.push_back(rows.bmm(rows.transpose(1, 2)));
+  }
+  return factors;
+}
+
+LayerGradient random_gradient(const LayerShape& shape) {
+  std::vector<int64_t> sizes{shape.out, shape.in / shape.groups};
+  sizes.insert(sizes.end(), shape.kernel.begin(), shape.kernel.end());
+  return {at::randn(sizes, at::kDouble), shape.bias ? at::randn({shape.out}, at::kDouble) : at::Tensor()};
+}
+
+// Preconditions layers of one shape by themselves and side by side.
+void expect_the_same_side_by_side(const LayerShape& shape, Damping damping) {
+  constexpr int64_t kLayers = 3;
+  const auto curvature = damping.curvature;
+  std::vector<LayerGradient> alone;
+  std::vector<at::Tensor> weights, biases, curvatures;
+  std::vector<std::vector<at::Tensor>> held(inverse_tensors(shape).size());
+  for (int64_t k = 0; k < kLayers; ++k) {
+    if (curvature.defined()) curvatures.push_back(damping.curvature = curvature * (k + 1));
+    auto factors = random_factors(shape);
+    const auto inverse = inverse_of(shape, factors, damping);
+    const auto gradient = random_gradient(shape);
+    alone.push_back(preconditioned(shape, gradient, inverse, damping));
+    weights.push_back(gradient.weight);
+    if (shape.bias) biases.push_back(gradient.bias);
+    for (size_t t = 0; t < held.size(); ++t) held[t].push_back(inverse.held[t]);
+  }
+  if (curvature.defined()) damping.curvature = at::stack(curvatures);
+  LayerInverse together;
+  for (const auto& tensors : held) together.held.push_back(at::cat(tensors));
+  const auto v = preconditioned(side_by_side(shape, kLayers),
+                                {at::cat(weights), shape.bias ? at::cat(biases) : at::Tensor()}, together, damping);
+  for (int64_t k = 0; k < kLayers; ++k)
+    expect_close({v.weight.chunk(kLayers)[k], shape.bias ? v.bias.chunk(kLayers)[k] : at::Tensor()}, alone[k], 1e-12);
 }
 
 }  // namespace
 
+TEST_P(PreconditionTest, GivesLayersSideBySideWhatTheyGetAlone) {
+  const LayerRun run(GetParam().layer);
+  for (const auto form : {ConvFactors::full, ConvFactors::separable, ConvFactors::block})
+    for (const auto& damping : dampings()) {
+      auto shape = find_layers(*run.module, in_form(form)).layers.at(0).shape;
+      shape.inverse = GetParam().form;
+      expect_the_same_side_by_side(shape, damping);
+    }
+}
 TEST_P(PreconditionTest, EqualsTheDenseKroneckerSolution) {
   for (const auto& damping : dampings()) expect_dense_solution(GetParam(), ConvFactors::full, damping);
 }
@@ -109,10 +165,10 @@ TEST(PreconditionEdgeTest, LeavesTheGradientOfALayerWithoutCurvature) {
             factors.push_back(at::zeros({1, factor.side, factor.side}, at::kDouble));
           if (outputs_seen) factors.back()[0].fill_diagonal_(3);
           const LayerGradient gradient{at::randn({2, 3, 3}, at::kDouble), at::randn({2}, at::kDouble)};
-          expect_close(precondition(shape, gradient, inverse_of(shape, factors, damping), damping), gradient, 1e-15);
+          expect_close(preconditioned(shape, gradient, inverse_of(shape, factors, damping), damping), gradient, 1e-15);
           const auto unseen = LayerInverse::identity(shape, at::kDouble);
           if (form.method != Method::eigen || form.precompute_outer) {
-            expect_close(precondition(shape, gradient, unseen, damping), gradient, 1e-15);
+            expect_close(preconditioned(shape, gradient, unseen, damping), gradient, 1e-15);
           }
         }
 }
@@ -125,7 +181,7 @@ TEST(PreconditionEdgeTest, StaysFiniteWhereOnlyTheBiasHasCurvature) {
     factors.back()[0][0][0].fill_(3);  // one of the outputs
     const LayerGradient gradient{at::randn({2, 3, 3}, at::kDouble), at::ones({2}, at::kDouble)};
     const Damping damping{.relative = 0.3, .curvature = at::full({}, of_network, at::kDouble)};
-    const auto v = precondition(shape, gradient, inverse_of(shape, factors, damping), damping);
+    const auto v = preconditioned(shape, gradient, inverse_of(shape, factors, damping), damping);
     EXPECT_TRUE(v.weight.allclose(gradient.weight)) << "no curvature";
     EXPECT_TRUE(v.bias.allclose(at::tensor({1 / (3 + 0.45), 1 / 0.45}, at::kDouble))) << v.bias;
   }
@@ -146,7 +202,7 @@ TEST(PreconditionEdgeTest, StaysFiniteAtTinyDampingOfSingularFactorsInSinglePrec
         inverse = inverse_of(shape, factors, damping);
       else
         for (size_t f = 0; f < 2; ++f) invert_factor(inverse, shape, factors, f, damping, failed);
-      const auto v = precondition(shape, gradient, inverse, damping);
+      const auto v = preconditioned(shape, gradient, inverse, damping);
       EXPECT_TRUE(at::isfinite(v.weight).all().item<bool>()) << gamma;
     }
   }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
+#include <cmath>
 #include <limits>
 
 #include "tests/reference/kfac_dense.h"
@@ -86,6 +87,60 @@ TEST(TruncatedEigenbasisTest, NoFactorDependsOnTheOthers) {
   ASSERT_TRUE(iterate_subspace(factors, both, 2));
   ASSERT_TRUE(iterate_subspace(factors.narrow(0, 1, 1), second, 2));
   EXPECT_LT(largest_difference(both.values[1], second.values[0]), 1e-12);
+}
+
+TEST(TruncatedEigenbasisTest, SeveralAtOnceAreTheirOwnIterations) {
+  torch::manual_seed(14);
+  std::vector<at::Tensor> factors;
+  std::vector<Eigenbasis> alone, together;
+  for (const int64_t count : {1, 3, 1}) {
+    factors.push_back(covariance(count, 30, 40));
+    alone.push_back(unseen(count, 30, 4));
+    together.push_back(unseen(count, 30, 4));
+    ASSERT_TRUE(iterate_subspace(factors.back(), alone.back(), 2));
+  }
+  EXPECT_EQ(iterate_subspaces(factors, together, 2), std::vector<bool>(3, true));
+  for (size_t i = 0; i < factors.size(); ++i)
+    EXPECT_LT(largest_difference(reference::rebuilt(together[i]), reference::rebuilt(alone[i])), 1e-12) << i;
+
+  const auto before = together[1].vectors.clone(), of_last = together[2].vectors.clone();
+  factors[1][2][3][3] = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(iterate_subspaces(factors, together), (std::vector<bool>{true, false, true}));
+  EXPECT_TRUE(together[1].vectors.equal(before));
+  EXPECT_FALSE(together[2].vectors.equal(of_last));
+}
+
+/// Expects orthonormal columns that span those of `y`.
+void expect_orthogonal_basis(const at::Tensor& q, const at::Tensor& y, double tolerance) {
+  const auto wide = q.to(at::kDouble), projected = wide.bmm(wide.transpose(1, 2).bmm(y.to(at::kDouble)));
+  const auto identity = at::eye(q.size(2), at::kDouble);
+  EXPECT_LT(largest_difference(wide.transpose(1, 2).bmm(wide), identity.expand({q.size(0), -1, -1})), tolerance);
+  const auto lengths = y.to(at::kDouble).norm(2, {1}, true);
+  EXPECT_LT(((projected - y) / lengths).abs().max().item<double>(), tolerance);
+}
+
+TEST(CholeskyQrTest, IsAnOrthogonalBasisUpToLargeConditions) {
+  torch::manual_seed(15);
+  for (const double condition : {1.0, 1e3, 1e6}) {
+    const auto mixed = std::get<0>(at::linalg_qr(at::randn({2, 8, 8}, at::kDouble)));
+    const auto scales = at::logspace(0, -std::log10(condition), 8, 10, at::kDouble);
+    const auto y = std::get<0>(at::linalg_qr(at::randn({2, 50, 8}, at::kDouble))).mul(scales).bmm(mixed);
+    expect_orthogonal_basis(cholesky_qr(y), y, 1e-8);
+    expect_orthogonal_basis(cholesky_qr(y.to(at::kFloat)), y.to(at::kFloat), 1e-5);
+    const auto far_apart = y * at::logspace(0, -30, 8, 10, at::kDouble);
+    EXPECT_TRUE(at::isfinite(cholesky_qr(far_apart)).all().item<bool>()) << "the columns' lengths do not matter";
+  }
+}
+
+TEST(CholeskyQrTest, IsNanWhereItWouldNotBeOrthogonalAndThereAlone) {
+  torch::manual_seed(16);
+  auto y = at::randn({4, 20, 5}, at::kDouble);
+  y[1].select(1, 2).zero_();
+  y[2].copy_(y[2].select(1, 0).unsqueeze(1).expand({20, 5}));
+  const auto q = cholesky_qr(y);
+  EXPECT_FALSE(at::isfinite(q[1]).all().item<bool>());
+  EXPECT_FALSE(at::isfinite(q[2]).all().item<bool>());
+  expect_orthogonal_basis(at::stack({q[0], q[3]}), at::stack({y[0], y[3]}), 1e-12);
 }
 
 TEST(TruncatedEigenbasisTest, StartsFromTheSameColumnsAndLeavesTheUsersRandomNumbers) {

@@ -34,6 +34,13 @@ int64_t all_eigenbases(const std::vector<LayerShape>& layers) {
   return sum;
 }
 
+/// Returns the bytes of the scales that the gradient workers of every layer hold once.
+int64_t all_scales(const std::vector<LayerShape>& layers) {
+  int64_t sum = 0;
+  for (const auto& layer : layers) sum += bytes_of(scale_tensors(layer), FactorDtype::fp32, 4);
+  return sum;
+}
+
 std::string refusal(const std::function<void()>& call) {
   try {
     call();
@@ -164,7 +171,7 @@ TEST(StrategyBytesTest, AreThoseOfTheFormulasWhereLayersDivideEvenly) {
 
 TEST(StrategyBytesTest, SumToTheFormulasOverUnevenRanks) {
   const auto layers = runtime::resnet_layers(50);
-  const int64_t f = held_factors(layers), e = all_eigenbases(layers), world = 16;
+  const int64_t f = held_factors(layers), e = all_eigenbases(layers) + all_scales(layers), world = 16;
   const auto total = [&](const KfacOptions& options) {
     int64_t sum = 0;
     for (const auto& rank : bytes_per_rank(layers, assign(layers, world, options))) sum += rank.held();

@@ -263,7 +263,10 @@ TEST(FactorBytesTest, IsFactorsEverywhereAndEigenbasesOnGradientWorkers) {
   const int64_t f1 = 2 * (2 * 2 + 27 * 27 + 3 * 3), e1 = f1 + 2 * (2 + 27 + 3);
   const int64_t held = (5 * 6 + 3 * 4) / 2 + (2 * 3 + 27 * 28 + 3 * 4);  // triangles, two of each in the second layer
   const auto all = bytes_per_rank(layers, assign(layers, 2, spread(Strategy::hybrid, 1)));
-  EXPECT_EQ(all[0], (FactorBytes{4 * held, 4 * (e0 + e1), 4 * (f0 + f1)}));
+  const int64_t scales = 3 * 5 + 2 * 3 * (27 * 2 + 1);
+  EXPECT_EQ(
+      all[0],
+      (FactorBytes{.factors = 4 * held, .eigenbases = 4 * (e0 + e1), .scales = 4 * scales, .staged = 4 * (f0 + f1)}));
   EXPECT_EQ(all[0], all[1]);
   const auto half = bytes_per_rank(layers, assign(layers, 2, spread(Strategy::mem_opt, 1)), 8);
   EXPECT_EQ(half[0].eigenbases, 8 * e1) << "the costlier layer goes first, to rank 0";
@@ -282,6 +285,28 @@ TEST(FactorBytesTest, CountsWhatTheMethodHolds) {
   layer.inverse = {Method::plain};
   EXPECT_EQ(eigenbasis_elements(layer), matrices);
   EXPECT_EQ(inverse_tensors(layer).at(1).name, "inverse1");
+}
+
+int64_t elements_of(const std::vector<HeldTensor>& tensors) {
+  int64_t sum = 0;
+  for (const HeldTensor& tensor : tensors) sum += tensor.elements();
+  return sum;
+}
+
+TEST(FactorBytesTest, CountsScalesThatAreSmallBesideTheGradientOrFew) {
+  auto layer = linear(1000, 999, true);
+  EXPECT_EQ(elements_of(scale_tensors(layer)), 0) << "as many as the gradient has elements";
+  layer.inverse.rank = EigenRank::of(300);
+  EXPECT_EQ(elements_of(scale_tensors(layer)), 301 * 301);
+  layer.inverse.precompute_outer = true;
+  EXPECT_EQ(elements_of(scale_tensors(layer)), 301 * 301)
+      << "the reciprocal is held, but not in the form of the products";
+  layer = linear(256, 255, true);
+  EXPECT_EQ(elements_of(scale_tensors(layer)), 256 * 256) << "few";
+  layer.inverse.precompute_outer = true;
+  EXPECT_EQ(elements_of(scale_tensors(layer)), 0) << "the reciprocal is what is held";
+  layer.inverse = {.method = Method::pi};
+  EXPECT_EQ(elements_of(scale_tensors(layer)), 0);
 }
 
 TEST(FactorBytesTest, CountsTheEigenvectorsOfTruncatedBases) {

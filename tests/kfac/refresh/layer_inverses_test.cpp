@@ -14,10 +14,12 @@ class LayerInversesTest : public ::testing::Test {
  protected:
   LayerInversesTest()
       : setup_(make_setup([this](const KfacOptions& agreed) { return find_layers(*model_, agreed); }, {}, nullptr, {})),
-        inverses_(setup_) {}
+        batches_(batches_of(setup_)),
+        inverses_(setup_, batches_) {}
 
   torch::nn::Sequential model_ = small_mlp();
   kfac::Setup setup_;
+  std::vector<LayerBatch> batches_;
   LayerInverses inverses_;
 };
 

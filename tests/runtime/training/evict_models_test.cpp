@@ -34,6 +34,7 @@ struct Way {
   Layout layout = Layout::contiguous;
   double dropout = 0.1;  // bert-base's; without dropout, attention is another operator
   kfac::FactorDtype storage = kfac::FactorDtype::fp32;
+  int64_t batch_elements = 0;  ///< K-FAC's; 0 as on a CPU
 };
 
 TaskOptions small(const Way& way) {
@@ -79,7 +80,8 @@ kfac::KfacOptions kfac_options(const Way& way) {
           .inverse_interval = 2,
           .conv_factors = *way.kfac,
           .max_factor_dim = *way.kfac == kfac::ConvFactors::block ? 60 : 1024,
-          .storage = way.storage};
+          .storage = way.storage,
+          .batch_elements = way.batch_elements};
 }
 
 std::vector<double> train(const Way& way, const std::shared_ptr<OperatorObserver>& observer, std::string& weights) {
@@ -163,6 +165,18 @@ INSTANTIATE_TEST_SUITE_P(
         Way{"bp3d_channels_last", "bp3d", "synthetic:8", "adamw", {}, Amp::off, kLast},
         Way{"resnet50_nesterov", "resnet50", "synthetic:33", "nesterov"},
         Way{"resnet50_kfac", "resnet50", "synthetic:33", "sgd", ConvFactors::full},
+        Way{.name = "resnet50_kfac_in_batches",
+            .model = "resnet50",
+            .data = "synthetic:33",
+            .kfac = ConvFactors::full,
+            .batch_elements = 1 << 20},
+        Way{.name = "unet3d_kfac_in_batches_bf16_channels_last",
+            .model = "unet3d",
+            .data = "synthetic:32",
+            .kfac = ConvFactors::separable,
+            .amp = Amp::bf16,
+            .layout = kLast,
+            .batch_elements = 1 << 20},
         Way{"resnet50_bf16_lamb", "resnet50", "synthetic:33", "lamb", {}, Amp::bf16},
         Way{"resnet50_channels_last_adam", "resnet50", "synthetic:33", "adam", {}, Amp::off, kLast},
         Way{"bert_base_adamw", "bert-base", "synthetic:20", "adamw"},

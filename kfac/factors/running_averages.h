@@ -1,0 +1,25 @@
+/// The running averages of factors, and how they take in new ones.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "kfac/factors/stored_matrix.h"
+
+namespace spillway::kfac {
+
+/// A running average F and a new factor.
+struct AverageUpdate {
+  StoredTriangle running;
+  at::Tensor fresh;  ///< [count, side, side], symmetric; overwritten
+  double start = 0;  ///< above 0: F starts at start·I, else at the first factor
+};
+
+/// Updates running averages: F ← decay·F + (1−decay)·F_new. A zero F stands for a factor that was never seen. Then
+/// F ← F_new, or with a `start` F ← decay·start·I + (1−decay)·F_new. An F_new that is not finite is dropped and adds
+/// one to `dropped` (a 0-dim int64 tensor). A zero F_new changes nothing. A triangle gets the bits that a whole
+/// symmetric matrix would get. Decides on the device, for all at once, because a step of small factors takes as long as
+/// its operators are many. Workspace: a triangle of each factor, or three times its matrix with 16 bits.
+void update_running_averages(const std::vector<AverageUpdate>& updates, double decay, const at::Tensor& dropped);
+
+}  // namespace spillway::kfac
