@@ -55,7 +55,7 @@ RunStep take_step(TrainingRun& run, std::map<std::string, int64_t>& operators) {
   const std::string kind(run.kfac() ? run.kfac()->work().kind : "plain");
   if (operators.contains(kind)) return run.step();
   const OperatorCounter counter;
-  const RunStep outcome = run.step();
+  RunStep outcome = run.step();
   operators[kind] = counter.all();
   return outcome;
 }

@@ -18,10 +18,10 @@ at::Tensor into_offsets(const at::Tensor& m, const at::Tensor& r) {
   return at::matmul(transposed(r).unsqueeze(1), transposed(by_channel)).reshape(m.sizes());
 }
 
-// Returns the inverse of into_offsets() for an orthogonal R_K.
+// Returns the inverse of into_offsets() for an orthogonal R_K. The products' own results have channels first.
 at::Tensor from_offsets(const at::Tensor& m, const at::Tensor& r) {
   const auto by_offset = m.view({m.size(0), m.size(1), r.size(1), -1});
-  return transposed(at::matmul(r.unsqueeze(1), by_offset)).reshape(m.sizes());
+  return at::matmul(transposed(by_offset), transposed(r).unsqueeze(1)).reshape(m.sizes());
 }
 
 // Returns `m` [groups, out, offsets·channels] with columns [channels, offsets].
