@@ -156,12 +156,12 @@ void GradientPreconditioner::share_gradients() {
   Stopwatch watch(tally_.seconds.gradient_communicate);
   std::vector<Message> messages;
   std::map<std::pair<int64_t, std::vector<int64_t>>, size_t> last;  // of each worker and members
-  for (size_t k = 0; k < preconditioned_.size(); ++k) {
-    const Assignment& assignment = setup_.assignments[preconditioned_[k]];
+  for (size_t i : preconditioned_) {
+    const Assignment& assignment = setup_.assignments[i];
     const int64_t worker = assignment.worker_of[setup_.rank()];
     const auto members = assignment.served_by(worker);
     if (members.size() < 2) continue;
-    const LayerGradient gradient = gradient_of(preconditioned_[k]);
+    const LayerGradient gradient = gradient_of(i);
     const int64_t bytes = gradient.weight.nbytes();
     const auto [known, is_new] = last.try_emplace({worker, members}, messages.size());
     if (is_new || messages[known->second].bytes + bytes > kTogether) {
@@ -170,7 +170,7 @@ void GradientPreconditioner::share_gradients() {
     }
     Message& message = messages[known->second];
     message.bytes += bytes;
-    message.tensors.insert(message.tensors.end(), {gradient.weight, sums_[preconditioned_[k]]});
+    message.tensors.insert(message.tensors.end(), {gradient.weight, sums_[i]});
     if (gradient.bias.defined()) message.tensors.push_back(gradient.bias);
   }
   for (const Message& message : messages) setup_.exchange.broadcast_(message.tensors, message.worker, message.members);

@@ -131,7 +131,7 @@ at::Tensor denominators(const LayerShape& shape, const std::vector<at::Tensor>& 
   if (damping.gamma.defined()) return add_gamma(shape, curvature, damping.gamma);
   const auto g_mean = mean_value(shape.factors().back(), values.back(), shape.layers);
   const auto mean = product_of_means(shape, values, k, g_mean);
-  const auto weight = add_gamma(shape, curvature, gamma_of(mean, damping));
+  auto weight = add_gamma(shape, curvature, gamma_of(mean, damping));
   if (!shape.bias_apart()) return weight;
   const auto gamma = gamma_of(g_mean, for_bias(damping, mean, g_mean));
   return at::cat({weight, add_gamma(shape, g.unsqueeze(2).clone(), gamma)}, 2);

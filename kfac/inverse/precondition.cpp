@@ -99,7 +99,7 @@ at::Tensor through_both(const at::Tensor& m, bool is_needed, const Scales& scale
   const auto x = scaled(from_left(qt, m), scales.by_g);
   add_from_right(x, scaled(from_left(qt, n), scales.kept), transposed(a));
   if (!is_needed) beside(scales.of_all, m).mul_(scales.of_all);
-  const auto v = is_needed ? scaled(m, scales.of_all) : m;
+  auto v = is_needed ? scaled(m, scales.of_all) : m;
   add_from_left(v, g, x);
   add_from_right(v, scaled(n, scales.by_a), transposed(a));
   return v;
