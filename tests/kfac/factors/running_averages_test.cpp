@@ -34,7 +34,7 @@ at::Tensor random_factor(int64_t count, int64_t side, at::ScalarType type = at::
 }
 
 at::Tensor filled_with(const at::Tensor& factor, double number) {
-  const auto bad = factor.clone();
+  auto bad = factor.clone();
   bad.select(1, factor.size(1) - 1).fill_(number);
   bad.select(2, factor.size(2) - 1).fill_(number);
   return bad;
