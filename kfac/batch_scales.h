@@ -16,6 +16,7 @@ namespace spillway::kfac {
 /// of scale_tensors() stay until one of them changes, others are made anew in each step.
 class BatchScales {
  public:
+  /// Takes the memory of the scales that stay. The arguments must outlive it.
   BatchScales(const Setup& setup, const std::vector<LayerBatch>& batches, const LayerInverses& inverses,
               const LayerDampings& dampings);
 

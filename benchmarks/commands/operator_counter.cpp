@@ -42,7 +42,7 @@ bool computes(const c10::FunctionSchema& schema) {
   return !is_view(schema) && std::ranges::find(kAllocations, schema.name()) == kAllocations.end();
 }
 
-// What a kernel calls belongs to it.
+// A kernel that calls other operators counts once.
 std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& function) {
   if (!counted) return nullptr;
   if (counted->depth > 0) return ++counted->depth, nullptr;

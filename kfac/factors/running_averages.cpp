@@ -7,7 +7,7 @@
 namespace spillway::kfac {
 namespace {
 
-// What is averaged entry by entry: triangles, or whole matrices that are kept in 16 bits.
+// Tensors that are averaged entry by entry. They are triangles, or whole matrices where 16 bits are kept.
 struct Entries {
   at::Tensor running, fresh;
   std::vector<at::Tensor> diagonals;  // views of some entries of `running`
