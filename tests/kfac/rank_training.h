@@ -73,6 +73,18 @@ inline void average_gradients(const torch::nn::Module& model, const ddl::Comm& c
   if (comm) ddl::allreduce_(gradients, comm, ddl::Reduction::average);
 }
 
+/// Takes a step on this rank's share `x` of a batch.
+inline void take_step(torch::nn::Sequential& model, Kfac& kfac, torch::optim::Optimizer& optimizer, const at::Tensor& x,
+                      const ddl::Comm& comm) {
+  optimizer.zero_grad();
+  const auto loss = model->forward(x).pow(2).sum(1).mean();
+  kfac.watch(loss, x.size(0));
+  loss.backward();
+  average_gradients(*model, comm, 1);
+  kfac.step();
+  optimizer.step();
+}
+
 inline Outcome train(const KfacOptions& options, const ddl::Comm& comm, int64_t rank, int64_t world,
                      const Course& course = {}) {
   auto model = small_model();

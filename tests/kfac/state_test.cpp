@@ -29,13 +29,7 @@ Snapshot go_on(const std::optional<Snapshot>& from, int steps, const KfacOptions
   const auto x = share_of({}, rank, world);
   for (int i = 0; i < steps; ++i) {
     at::AutoGradMode grad(true);
-    sgd.zero_grad();
-    const auto loss = model->forward(x).pow(2).sum(1).mean();
-    kfac.watch(loss, x.size(0));
-    loss.backward();
-    average_gradients(*model, comm, 1);
-    kfac.step();
-    sgd.step();
+    take_step(model, kfac, sgd, x, comm);
   }
   Snapshot now{{}, kfac.state_dict()};
   for (const auto& parameter : model->parameters()) now.weights.push_back(parameter.detach().clone());

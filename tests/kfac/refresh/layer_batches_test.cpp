@@ -47,15 +47,7 @@ std::vector<at::Tensor> weights_after(const KfacOptions& options, const ddl::Com
   Kfac kfac(*model, options, comm);
   torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1));
   const auto x = share_of({}, rank, world);
-  for (int step = 0; step < 5; ++step) {
-    sgd.zero_grad();
-    const auto loss = model->forward(x).pow(2).sum(1).mean();
-    kfac.watch(loss, x.size(0));
-    loss.backward();
-    average_gradients(*model, comm, 1);
-    kfac.step();
-    sgd.step();
-  }
+  for (int step = 0; step < 5; ++step) take_step(model, kfac, sgd, x, comm);
   std::vector<at::Tensor> weights;
   for (const auto& parameter : model->parameters()) weights.push_back(parameter.detach().clone());
   return weights;
