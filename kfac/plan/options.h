@@ -158,11 +158,11 @@ struct KfacOptions {
   /// False: factors of convolutions are sums over patches on every device, as on a GPU. True: on the CPU products of
   /// the input with its own shifts replace patches where that is faster. The last bits depend on it.
   bool shifted_products = true;
-  /// The most elements of the gradients of layers of one shape that are preconditioned side by side, ≥ 0; 0: each layer
-  /// by itself. A step of small layers takes as long as its operators are many, and those of a batch count once. It
-  /// costs a copy of the batch's gradients while it is preconditioned. Above 0, truncated eigenbases of one side and
-  /// rank are renewed together too. The last bits depend on it. The default is default_batch_elements() of the layers'
-  /// device.
+  /// The most elements of the gradients and inverses of layers of one shape that are preconditioned side by side, ≥ 0;
+  /// 0: each layer by itself. A step of small layers takes as long as its operators are many, and those of a batch
+  /// count once. It costs a copy of the batch's gradients while it is preconditioned. Above 0, truncated eigenbases of
+  /// one side and rank are renewed together too. The last bits depend on it. The default is default_batch_elements() of
+  /// the layers' device.
   std::optional<int64_t> batch_elements = std::nullopt;
   /// Regular expressions (ECMAScript, searched) for the names of layers to leave alone. Kronecker factors treat
   /// positions as independent. Where all of a sample's positions pull together, as at the heads of a soft Dice loss,

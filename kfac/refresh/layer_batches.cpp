@@ -12,6 +12,10 @@ bool fit_together(const Setup& setup, size_t i, size_t k) {
          setup.layers[i].weight.scalar_type() == setup.layers[k].weight.scalar_type();
 }
 
+int64_t elements_of(const LayerShape& layer) {
+  return layer.gradient_elements() + eigenbasis_elements(layer);
+}
+
 }  // namespace
 
 int64_t default_batch_elements(const at::Device& device) {
@@ -26,7 +30,7 @@ std::vector<LayerBatch> batches_of(const Setup& setup) {
   const int64_t most_elements = batch_elements(setup);
   std::vector<LayerBatch> batches;
   for (size_t i = 0; i < setup.layers.size(); ++i) {
-    const int64_t elements = setup.shape(i).gradient_elements();
+    const int64_t elements = elements_of(setup.shape(i));
     const auto found = std::ranges::find_if(batches, [&](const LayerBatch& batch) {
       return (std::ssize(batch.layers) + 1) * elements <= most_elements && fit_together(setup, batch.layers.front(), i);
     });
@@ -36,7 +40,7 @@ std::vector<LayerBatch> batches_of(const Setup& setup) {
       found->layers.push_back(i);
   }
   for (LayerBatch& batch : batches) {
-    batch.is_together = batch.shape.gradient_elements() <= most_elements;
+    batch.is_together = elements_of(batch.shape) <= most_elements;
     batch.shape = side_by_side(batch.shape, std::ssize(batch.layers));
   }
   return batches;

@@ -22,7 +22,8 @@ int64_t batch_elements(const Setup& setup);
 
 /// Puts every layer into one batch, in the order of the batches' first layers. Layers of a batch have equal shapes,
 /// types and gradient workers, so that replicas of a layer get the same bits on each worker. A batch has as many layers
-/// as batch_elements() of gradients allow. No budget has a say.
+/// as batch_elements() of gradients and inverses allow, so it needs no more memory than one larger layer. No budget has
+/// a say.
 std::vector<LayerBatch> batches_of(const Setup& setup);
 
 }  // namespace spillway::kfac

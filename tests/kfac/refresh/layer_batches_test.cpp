@@ -93,7 +93,8 @@ TEST(LayerBatchesTest, HaveLayersOfOneShapeUpToTheLimit) {
     return layers_of(batches_of(setup_of(model, {.batch_elements = elements})));
   };
   EXPECT_EQ(batched(kAllElements), (std::vector<std::vector<size_t>>{{0}, {1, 3}, {2, 4, 5}, {6}, {7, 8}}));
-  const int64_t of_two = 2 * (4 * 4 * 9 + 4);
+  const LayerShape twin = setup_of(model, {}).shape(2);
+  const int64_t of_two = 2 * (twin.gradient_elements() + eigenbasis_elements(twin));
   EXPECT_EQ(batched(of_two), (std::vector<std::vector<size_t>>{{0}, {1, 3}, {2, 4}, {5}, {6}, {7, 8}}));
   EXPECT_EQ(batched(0).size(), find_layers(*model, {}).layers.size());
 }
