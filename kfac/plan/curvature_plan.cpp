@@ -149,8 +149,9 @@ void spread(std::vector<Draft>& drafts) {
 void check(const CurvatureInputs& inputs, const KfacOptions& options) {
   if (!(inputs.time_share > 0 && inputs.time_share <= 1))
     throw BadRequest(str("[kfac.plan] time_share = ", inputs.time_share, " is outside (0, 1]"));
-  const auto& [factor, inverse] = std::tie(options.factor_interval, options.inverse_interval);
-  if (!factor.is_constant() || !inverse.is_constant() || factor.at(0) != inverse.at(0))
+  const StepSchedule factor = options.factor_interval_in_use(), inverse = options.inverse_interval_in_use();
+  const bool is_default = !options.factor_interval && !options.inverse_interval;
+  if (!is_default && (!factor.is_constant() || !inverse.is_constant() || factor.at(0) != inverse.at(0)))
     throw BadRequest(str("[kfac.plan] time_share goes with constant and equal intervals; factor_interval = ",
                          factor.at(0), ", inverse_interval = ", inverse.at(0), " at step 0"));
   if (inputs.positions.size() != inputs.layers.size())
@@ -178,7 +179,7 @@ double first_order_work(const LayerShape& layer, int64_t positions) {
 
 CurvaturePlan plan_curvature(const CurvatureInputs& inputs, const KfacOptions& options) {
   check(inputs, options);
-  const auto interval = static_cast<int64_t>(std::ceil(options.factor_interval.at(0)));
+  const auto interval = static_cast<int64_t>(std::ceil(options.at(0).factor_interval));
   std::vector<Draft> drafts;
   double first_order = 0;
   for (size_t i = 0; i < inputs.layers.size(); ++i) {

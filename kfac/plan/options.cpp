@@ -14,6 +14,13 @@ void require(bool allowed, std::string_view field, Value value, std::string_view
   if (!allowed) throw BadRequest(str("[kfac.options] ", field, " = ", value, " is outside ", range));
 }
 
+// Returns the default of an interval that is `later` once the start is over, where neither interval is given.
+StepSchedule default_interval(const KfacOptions& options, double later) {
+  constexpr double kAtFirst = 3;
+  if (options.factor_interval || options.inverse_interval) return kAtFirst;
+  return StepSchedule([later](int64_t step) { return step < kStartSteps ? kAtFirst : later; });
+}
+
 void require_multiple(const StepSchedule& factor, const StepSchedule& inverse) {
   if (!factor.is_constant() || !inverse.is_constant()) return;
   const double f = factor.at(0), i = inverse.at(0), ratio = i / f;
@@ -69,6 +76,14 @@ DampingScope KfacOptions::damping_scope_in_use() const {
   return damping ? DampingScope::layer : damping_scope.value_or(default_damping_scope(convention));
 }
 
+StepSchedule KfacOptions::factor_interval_in_use() const {
+  return factor_interval.value_or(default_interval(*this, 10));
+}
+
+StepSchedule KfacOptions::inverse_interval_in_use() const {
+  return inverse_interval.value_or(default_interval(*this, 100));
+}
+
 StepSchedule KfacOptions::relative_damping_in_use() const {
   return relative_damping.value_or(default_relative_damping(damping_scope_in_use()));
 }
@@ -86,17 +101,26 @@ StepNumbers KfacOptions::at(int64_t step) const {
     require(allowed, step == 0 ? std::string(field) : str("at step ", step, " ", field), value, range);
     return value;
   };
-  StepNumbers now{.lr = number(lr, "lr", 0, false, "[0, inf)"),
-                  .kl_clip = number(kl_clip.value_or(default_kl_clip(convention)), "kl_clip", 0, true, "(0, inf]"),
-                  .factor_interval = number(factor_interval, "factor_interval", 1, false, "1 and more steps"),
-                  .inverse_interval = number(inverse_interval, "inverse_interval", 1, false, "1 and more steps"),
-                  .relative_damping = number(relative_damping_in_use(), "relative_damping", 0, true, "(0, inf)"),
-                  .damping = std::nullopt};
+  StepNumbers now{
+      .lr = number(lr, "lr", 0, false, "[0, inf)"),
+      .kl_clip = number(kl_clip.value_or(default_kl_clip(convention)), "kl_clip", 0, true, "(0, inf]"),
+      .factor_interval = number(factor_interval_in_use(), "factor_interval", 1, false, "1 and more steps"),
+      .inverse_interval = number(inverse_interval_in_use(), "inverse_interval", 1, false, "1 and more steps"),
+      .relative_damping = number(relative_damping_in_use(), "relative_damping", 0, true, "(0, inf)"),
+      .damping = std::nullopt};
   require(staleness >= 0 && static_cast<double>(staleness) <= now.inverse_interval,
           step == 0 ? "staleness" : str("at step ", step, " staleness"), staleness,
           str("0 to inverse_interval, ", now.inverse_interval));
   if (damping) now.damping = number(*damping, "damping", 0, true, "(0, inf)");
   return now;
+}
+
+StepNumbers KfacOptions::in_long_run() const {
+  StepNumbers numbers = at(0);
+  if (factor_interval || inverse_interval) return numbers;
+  numbers.factor_interval = factor_interval_in_use().at(kStartSteps);
+  numbers.inverse_interval = inverse_interval_in_use().at(kStartSteps);
+  return numbers;
 }
 
 FactorSamples KfacOptions::samples_of(size_t i) const {
@@ -124,7 +148,7 @@ void KfacOptions::validate() const {
                          " is of no use with damping, which is "
                          "absolute"));
   at(0);
-  require_multiple(factor_interval, inverse_interval);
+  require_multiple(factor_interval_in_use(), inverse_interval_in_use());
   if (precompute_outer && method != Method::eigen)
     throw BadRequest(str("[kfac.options] precompute_outer goes with method eigen; method is ", name(method)));
   require(warm_start >= 0 && warm_start < 1, "warm_start", warm_start, "[0, 1)");

@@ -38,6 +38,9 @@ struct StepNumbers {
   std::optional<double> damping;
 };
 
+/// The steps after which the default intervals are long.
+inline constexpr int64_t kStartSteps = 30;
+
 /// The options of a Kfac. The statistics are the empirical Fisher's (gradients of the true labels). Intervals count
 /// optimizer steps.
 struct KfacOptions {
@@ -72,9 +75,11 @@ struct KfacOptions {
   bool precompute_outer = false;
 
   /// Steps between factor updates, ≥ 1. An update is due once that many steps have passed since the last due update.
-  StepSchedule factor_interval = 3;
+  /// Where neither interval is given, both are 3 in the first kStartSteps, when curvature changes fast. From then on
+  /// factors are updated every 10 steps and decomposed every 100. Where one is given, the other is 3.
+  std::optional<StepSchedule> factor_interval = std::nullopt;
   /// Steps between decompositions, ≥ 1; a multiple of factor_interval where both are constant.
-  StepSchedule inverse_interval = 3;
+  std::optional<StepSchedule> inverse_interval = std::nullopt;
   int64_t burn_in = 0;  ///< number of first steps that all update the factors, ≥ 0
   double decay = 0.8;   ///< running average F ← decay·F + (1−decay)·F_new, [0, 1)
 
@@ -174,6 +179,8 @@ struct KfacOptions {
   /// Returns the rank of the eigenbases without layer_curvature: eigen_rank, and full where `auto` meets an option that
   /// is for full bases.
   EigenRank rank_in_use() const;
+  StepSchedule factor_interval_in_use() const;   ///< factor_interval, or its default
+  StepSchedule inverse_interval_in_use() const;  ///< inverse_interval, or its default
   double norm_clip_in_use() const;               ///< norm_clip, or its default
   DampingScope damping_scope_in_use() const;     ///< damping_scope, or its default; `layer` with an absolute damping
   StepSchedule relative_damping_in_use() const;  ///< relative_damping, or its default
@@ -182,6 +189,8 @@ struct KfacOptions {
   /// Returns the numbers that the schedules give for `step`. Throws BadRequest naming the field, the step, its value
   /// and the allowed range.
   StepNumbers at(int64_t step) const;
+  /// Returns the numbers of step 0, with the intervals that a long run has after its start.
+  StepNumbers in_long_run() const;
 };
 
 }  // namespace spillway::kfac

@@ -70,10 +70,10 @@ std::map<std::string, double> shares_of_kinds(const KfacOptions& options) {
   }
   constexpr int64_t kPeriods = 10;
   KfacOptions constant = options;
-  const auto first = options.at(0);
-  constant.factor_interval = first.factor_interval;
-  constant.inverse_interval = first.inverse_interval;
-  const int64_t period = std::max(steps_of(first.factor_interval), steps_of(first.inverse_interval));
+  const auto now = options.in_long_run();
+  constant.factor_interval = now.factor_interval;
+  constant.inverse_interval = now.inverse_interval;
+  const int64_t period = std::max(steps_of(now.factor_interval), steps_of(now.inverse_interval));
   const int64_t begin = options.burn_in + 2 * period;
   KfacCounters counters;
   while (counters.steps < begin) advance(counters, constant);
@@ -86,8 +86,8 @@ std::map<std::string, double> shares_of_kinds(const KfacOptions& options) {
 
 KfacOptions with_short_intervals(KfacOptions options) {
   if (!options.layer_curvature.empty()) return options;
-  const auto first = options.at(0);
-  const int64_t factors = steps_of(first.factor_interval), decompositions = steps_of(first.inverse_interval);
+  const auto now = options.in_long_run();
+  const int64_t factors = steps_of(now.factor_interval), decompositions = steps_of(now.inverse_interval);
   options.burn_in = 0;
   if (options.staleness >= decompositions) return options;
   const int64_t short_factors = std::min<int64_t>(factors, 2);
@@ -101,8 +101,8 @@ KfacOptions with_short_intervals(KfacOptions options) {
 
 int64_t steps_of_all_kinds(const KfacOptions& options) {
   if (!options.layer_curvature.empty()) return UpdateCycle(options.layer_curvature).length() + 1;
-  const auto first = options.at(0);
-  const int64_t factors = steps_of(first.factor_interval), decompositions = steps_of(first.inverse_interval);
+  const auto now = options.in_long_run();
+  const int64_t factors = steps_of(now.factor_interval), decompositions = steps_of(now.inverse_interval);
   return std::lcm(factors, decompositions) + 1 + options.staleness;
 }
 

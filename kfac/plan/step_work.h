@@ -15,8 +15,8 @@ bool factors_are_due(const KfacCounters& counters, const KfacOptions& options);
 /// have no layer_curvature.
 StepWork work_of_step(const KfacCounters& counters, const KfacOptions& options);
 
-/// Returns the share of each kind of step in a long run, after the burn-in, with the intervals of step 0. With
-/// layer_curvature these are the kinds of UpdateCycle. The shares add up to 1.
+/// Returns the share of each kind of step in a long run, after the burn-in, with the intervals of
+/// KfacOptions::in_long_run(). With layer_curvature these are the kinds of UpdateCycle. The shares add up to 1.
 std::map<std::string, double> shares_of_kinds(const KfacOptions& options);
 
 /// Returns options whose kinds of step are those of `options`, and all come within a few steps: intervals are short,

@@ -16,7 +16,7 @@ struct Cost {
 
 Cost cost_of(const std::vector<LayerShape>& layers, int64_t world, const KfacOptions& options) {
   const auto assignments = assign(layers, world, options);
-  const auto now = options.at(0);
+  const auto now = options.in_long_run();
   Cost cost;
   for (const auto& bytes : bytes_per_rank(layers, assignments)) cost.bytes = std::max(cost.bytes, bytes.peak());
   for (const auto& traffic : traffic_per_rank(layers, assignments, options.factor_dtype))

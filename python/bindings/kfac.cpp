@@ -60,6 +60,9 @@ class OptionReader {
   void read(const char* key, Value& value) {
     if (const auto found = take(key)) value = found->cast<Value>();
   }
+  void read(const char* key, std::optional<kfac::StepSchedule>& value) {
+    if (const auto found = take(key)) value = found->cast<double>();
+  }
   template <class Value>
   void read(const char* key, Value& value, Value (*parse)(std::string_view)) {
     if (const auto found = take(key)) value = parse(py::str(*found).cast<std::string>());
@@ -113,11 +116,8 @@ void read_clips(OptionReader& reader, KfacOptions& options, const std::shared_pt
 KfacOptions options_from(const py::dict& given, const std::shared_ptr<Numbers>& numbers) {
   KfacOptions options;
   OptionReader reader(given.attr("copy")());
-  double factor_interval = 3, inverse_interval = 3;
-  reader.read("factor_interval", factor_interval);
-  reader.read("inverse_interval", inverse_interval);
-  options.factor_interval = factor_interval;
-  options.inverse_interval = inverse_interval;
+  reader.read("factor_interval", options.factor_interval);
+  reader.read("inverse_interval", options.inverse_interval);
   reader.read("strategy", options.strategy, &kfac::parse_strategy);
   reader.read("grad_worker_frac", options.grad_worker_frac);
   reader.read("placement", options.placement, &kfac::parse_placement);

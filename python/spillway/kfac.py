@@ -119,7 +119,8 @@ class KFAC:
         damping: Share of the curvature that damps a layer, > 0. The default is 0.1 of the whole network's.
         absolute_damping: The number that is added to every layer's curvature, > 0, in place of `damping`. Papers give
             such numbers. It has to suit the loss's scale.
-        factor_interval, inverse_interval: Steps between updates of factors, and between decompositions.
+        factor_interval, inverse_interval: Steps between updates of factors, and between decompositions. The default is
+            3 for both in the first 30 steps, and 10 and 100 from then on. Where one is given, the other is 3.
         decay: Running average of factors, [0, 1).
         factor_samples: Positions that a convolution's input factor is estimated from: "auto", "exact" or a number.
         rank: Eigenvectors that are kept of a factor: "auto", "full" or a number.

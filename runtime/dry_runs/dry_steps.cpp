@@ -271,7 +271,7 @@ TrainOptions with_refreshes_at_once(TrainOptions options) {
   kfac::KfacOptions& kfac = options.kfac.preconditioner;
   if (late_refresh_interval(options) > 1) {
     kfac.staleness = 0;
-    kfac.factor_interval = kfac.inverse_interval;
+    kfac.factor_interval = kfac.inverse_interval = kfac.at(0).inverse_interval;
   }
   options.pipeline.refresh = RefreshTurns::at_once;
   options.pipeline.choose_interval = false;

@@ -47,7 +47,7 @@ Prediction predict(const GradWorkerInputs& in, const kfac::StrategyChoice& choic
     p.held_bytes = std::max(p.held_bytes, bytes.held());
   for (int64_t rank = 0; rank < in.world; ++rank)
     p.unpaged_bytes = std::max(p.unpaged_bytes, unpaged_bytes(in, assignments, rank));
-  const auto now = options.at(0);
+  const auto now = options.in_long_run();
   for (const kfac::FactorTraffic& t : kfac::traffic_per_rank(in.layers, assignments, options.factor_dtype))
     p.received_bytes =
         std::max(p.received_bytes, t.gradients + t.eigenbases / static_cast<int64_t>(now.inverse_interval) +

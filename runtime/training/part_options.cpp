@@ -82,8 +82,11 @@ kfac::KfacOptions kfac_options(const TrainOptions& options, const LrSchedule& lr
   kfac.lr = kfac::StepSchedule([lr](int64_t step) { return lr.at(step); });
   kfac.relative_damping = decayed(kfac.relative_damping_in_use(), options.kfac.damping_decay);
   if (kfac.damping) kfac.damping = decayed(*kfac.damping, options.kfac.damping_decay);
-  kfac.factor_interval = decayed(kfac.factor_interval, options.kfac.interval_decay);
-  kfac.inverse_interval = decayed(kfac.inverse_interval, options.kfac.interval_decay);
+  if (!options.kfac.interval_decay.empty()) {
+    const auto factor = kfac.factor_interval_in_use(), inverse = kfac.inverse_interval_in_use();
+    kfac.factor_interval = decayed(factor, options.kfac.interval_decay);
+    kfac.inverse_interval = decayed(inverse, options.kfac.interval_decay);
+  }
   // An interval below one step is refused now, not in the middle.
   for (const Decay& decay : options.kfac.interval_decay) kfac.at(lr.first_step_of(decay.epoch));
   return kfac;

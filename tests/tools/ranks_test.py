@@ -38,6 +38,7 @@ class Ranks(Case):
         options = [
             *OTHERS["resnet50"],
             *"--batch 2 --deterministic --kfac --kfac-rank full --no-overlap-gradients --steps 2".split(),
+            *"--factor-interval 3 --inverse-interval 3".split(),
         ]
 
         def trained(strategy, budget):

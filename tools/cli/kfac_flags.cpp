@@ -80,13 +80,13 @@ void KfacFlags::refuse_without_effect(const TrainOptions& train) const {
 void KfacFlags::add_intervals(CLI::App& command, kfac::KfacOptions& k) {
   add_number(command, "--factor-interval", factor_interval, "Update factors every N steps; 1 or more")
       ->type_name("N")
-      ->capture_default_str();
+      ->default_str(str("3; 10 from step ", kfac::kStartSteps, " on"));
   command
       .add_option("--inverse-interval", inverse_interval,
                   "Decompose factors every N steps, a multiple of --factor-interval; auto, with --pipeline: as often "
                   "as bubbles allow")
       ->type_name("N")
-      ->capture_default_str();
+      ->default_str(str("3; 100 from step ", kfac::kStartSteps, " on"));
   command
       .add_option(
           "--interval-decay", interval_decay,
@@ -250,20 +250,23 @@ void KfacFlags::resolve_interval(TrainOptions& train) const {
   // A run that chooses begins with a cycle that has room in most pipelines.
   constexpr int64_t kFirstTried = 5;
   train.pipeline.choose_interval = inverse_interval == "auto";
-  const std::optional<int64_t> steps =
-      train.pipeline.choose_interval ? kFirstTried : parse_number<int64_t>(inverse_interval);
-  if (!steps)
-    throw BadRequest(str("--inverse-interval is '", inverse_interval, "'; allowed is a number of steps, or auto"));
   kfac::KfacOptions& k = train.kfac.preconditioner;
-  k.inverse_interval = static_cast<double>(*steps);
+  if (factor_interval) k.factor_interval = static_cast<double>(*factor_interval);
+  if (inverse_interval) {
+    const auto steps = train.pipeline.choose_interval ? kFirstTried : parse_number<int64_t>(*inverse_interval);
+    if (!steps)
+      throw BadRequest(str("--inverse-interval is '", *inverse_interval, "'; allowed is a number of steps, or auto"));
+    k.inverse_interval = static_cast<double>(*steps);
+  }
   const bool refreshes_late = train.pipeline.ranks > 1 && train.pipeline.refresh != RefreshTurns::at_once;
   if (!train.pipeline.choose_interval && !refreshes_late) return;
   // A layer's factors and its inverse are renewed from the statistics of one step.
-  for (const CLI::Option* option : options)
-    if (option->get_name() == "--factor-interval" && option->count() > 0 && factor_interval != steps)
-      throw BadRequest(str("--factor-interval is ", factor_interval, "; allowed with --refresh ",
-                           name(train.pipeline.refresh), " is the --inverse-interval, ", inverse_interval));
-  k.factor_interval = k.inverse_interval;
+  const double interval = k.at(0).inverse_interval;
+  if (factor_interval && static_cast<double>(*factor_interval) != interval)
+    throw BadRequest(str("--factor-interval is ", *factor_interval, "; allowed with --refresh ",
+                         name(train.pipeline.refresh), " is the --inverse-interval, ",
+                         inverse_interval.value_or(str(interval))));
+  k.factor_interval = k.inverse_interval = interval;
 }
 
 void KfacFlags::resolve_plan(TrainOptions& train) const {
@@ -306,7 +309,6 @@ void KfacFlags::resolve(TrainOptions& train, int world) const {
   k.conv_factors = kfac::parse_conv_factors(conv_factors);
   k.method = kfac::parse_method(method);
   k.convention = kfac::parse_convention(convention);
-  k.factor_interval = static_cast<double>(factor_interval);
   resolve_interval(train);
   resolve_plan(train);
   resolve_step_size(train);

@@ -13,10 +13,10 @@ namespace spillway::tools {
 struct KfacFlags {
   std::string strategy = "hybrid", grad_worker_frac = "auto", conv_factors = "auto";
   std::string placement = "lpt-time", factor_dtype = "fp32", storage = "fp32", factor_samples = "auto";
-  std::string kfac_rank = "auto", inverse_interval = "3";
+  std::string kfac_rank = "auto";
   std::string method = "eigen", convention = "fisher", damping_decay, interval_decay;
-  int64_t factor_interval = 3;
-  std::optional<std::string> skip, time_share, plan_file, damping_scope;
+  std::optional<int64_t> factor_interval;
+  std::optional<std::string> inverse_interval, skip, time_share, plan_file, damping_scope;
   std::optional<double> relative_damping, damping, kl_clip, kl_clip_steps, norm_clip;
   std::vector<CLI::Option*> options;  ///< all of these, as CLI11 knows them
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "core/error.h"
 #include "kfac/plan/adaptive_damping.h"
@@ -83,6 +84,17 @@ TEST(KfacOptionsTest, DampsByTheNetworkUnlessAConventionOrAnAbsoluteDampingSaysO
   const KfacOptions layer{.damping_scope = DampingScope::layer};
   EXPECT_EQ(layer.at(0).relative_damping, 0.3);
   EXPECT_EQ((KfacOptions{.relative_damping = 0.2}.at(0).relative_damping), 0.2);
+}
+
+TEST(KfacOptionsTest, AnIntervalThatIsGivenMakesTheOtherOneConstant) {
+  const auto at = [](const KfacOptions& options, int64_t step) {
+    const StepNumbers now = options.at(step);
+    return std::pair(now.factor_interval, now.inverse_interval);
+  };
+  EXPECT_EQ(at({}, kStartSteps - 1), std::pair(3.0, 3.0));
+  EXPECT_EQ(at({}, kStartSteps), std::pair(10.0, 100.0));
+  EXPECT_EQ(at({.factor_interval = 1}, kStartSteps), std::pair(1.0, 3.0));
+  EXPECT_EQ(at({.inverse_interval = 6}, kStartSteps), std::pair(3.0, 6.0));
 }
 
 TEST(KfacOptionsTest, LetsTheClipBeSwitchedOff) {

@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace spillway::kfac {
 namespace {
@@ -29,6 +32,28 @@ TEST(StepWorkTest, SharesOfKindsFollowTheIntervals) {
   expect_shares(with_intervals(1, 1), {{"factor+decompose", 1}});
   expect_shares(with_intervals(10, 100), {{"plain", 0.9}, {"factor", 0.09}, {"factor+decompose", 0.01}});
   expect_shares(with_intervals(1, 4), {{"factor", 0.75}, {"factor+decompose", 0.25}});
+}
+
+TEST(StepWorkTest, DefaultIntervalsAreShortAtTheStartAndLongAfterIt) {
+  const KfacOptions options;
+  KfacCounters counters;
+  std::vector<int64_t> updates, decompositions;
+  for (; counters.steps < 240; ++counters.steps) {
+    const StepWork work = work_of_step(counters, options);
+    if (work.updates_factors) updates.push_back(counters.last_factor_step = counters.steps);
+    if (work.decomposes) decompositions.push_back(counters.last_decomposition_step = counters.steps);
+  }
+  const auto among = [](const std::vector<int64_t>& steps, int64_t begin, int64_t end) {
+    return std::ranges::count_if(steps, [&](int64_t step) { return step >= begin && step < end; });
+  };
+  EXPECT_EQ(among(updates, 0, kStartSteps), (kStartSteps + 2) / 3);
+  EXPECT_EQ(among(decompositions, 0, kStartSteps), (kStartSteps + 2) / 3);
+  EXPECT_EQ(among(updates, kStartSteps, kStartSteps + 100), 10);
+  EXPECT_EQ(among(decompositions, kStartSteps, kStartSteps + 200), 2);
+}
+
+TEST(StepWorkTest, ALongRunWithDefaultIntervalsHasTheSharesOfTheLongOnes) {
+  expect_shares({}, {{"plain", 0.9}, {"factor", 0.09}, {"factor+decompose", 0.01}});
 }
 
 TEST(StepWorkTest, TheBurnInDoesNotCount) {
