@@ -87,6 +87,7 @@ TrainOptions worker_options(const KfacBench& options, TrainOptions train) {
   train.optimizer.kind = OptimizerKind::sgd;
   train.optimizer.lr = 1e-3;  // keeps the loss finite; the result of learning does not matter
   train.optimizer.momentum = 0.9;
+  train.steps = options.inverse_interval + kWarmUpRounds;  // the cases of all are loaded before the first
   train.kfac.enabled = options.worker != kFirstOrder;
   if (!train.kfac.enabled) return train;
   train.kfac.preconditioner.conv_factors = kfac::parse_conv_factors(options.worker);

@@ -33,6 +33,9 @@ namespace {
 
 using nlohmann::json;
 
+/// Rounds that do not count: one on demand, then two under a schedule that is planned anew with better times.
+constexpr int64_t kWarmUp = 3;
+
 struct PagingBench {
   TrainFlags flags;
   std::vector<double> percents{100, 75, 50, 35, 25};
@@ -120,11 +123,9 @@ std::vector<std::string> worker_arguments(const PagingBench& options, const std:
   if (t.memory.host_budget.kind == BudgetRequest::Kind::bytes)
     add("--host-budget", std::to_string(t.memory.host_budget.bytes));
   if (!t.memory.disk.empty()) add("--disk", t.memory.disk);
+  add("--steps", std::to_string(options.steps));
   return arguments;
 }
-
-/// Rounds that do not count: one on demand, then two under a schedule that is planned anew with better times.
-constexpr int64_t kWarmUp = 3;
 
 /// Runs rounds of one step each, every variant in turn.
 void run_rounds(std::vector<PagingVariant>& variants, int64_t steps) {
@@ -281,6 +282,7 @@ int bench_paging(PagingBench& options) {
   check_budgets(options.percents);
   if (options.largest) return bench_largest(options.flags, options.percents, options.json_file);
   train_options = options.flags.resolve(1);
+  train_options.steps = options.steps + kWarmUp;  // the cases of all are loaded before the first
   train_options.deterministic = true;
   use_deterministic_algorithms(train_options.deterministic, train_options.memory.device != "cpu");
   open_device_for(train_options, options.worker);

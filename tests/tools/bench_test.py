@@ -89,11 +89,13 @@ class Bench(Case):
     def test_kfac(self):
         found = self.measured(
             *(
-                "kfac --model mlp --data synthetic:16 --hidden 32 --layers 1 --repeats 1 --forms auto "
-                "--inverse-interval 30 --adapt-damping 32"
+                "kfac --model autoencoder --hidden 32 --layers 1 --batch 8 --repeats 1 --forms auto "
+                "--factor-interval 15 --inverse-interval 30 --adapt-damping 32"
             ).split(),
         )
-        self.assertEqual(found["model"], "mlp")
+        self.assertEqual(found["model"], "autoencoder")
+        operators = found["forms"][0]["operators"]
+        self.assertLess(operators["factor"], operators["factor+decompose"], "no step draws its cases")
         for row in found["rows"]:
             self.assertLessEqual(PHASE, set(row))
         self.assertNotEqual(found["forms"][0]["damping_scale"], 1, "adapted once in 33 steps")
