@@ -2,58 +2,115 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "kfac/factors/packed_triangles.h"
 
 namespace spillway::kfac {
 namespace {
 
-// Tensors that are averaged entry by entry. They are triangles, or whole matrices where 16 bits are kept.
-struct Entries {
-  at::Tensor running, fresh;
-  std::vector<at::Tensor> diagonals;  // views of some entries of `running`
+// Updates of one shape, type and start, whose operators count once.
+struct Peers {
+  std::vector<AverageUpdate> updates;
+  at::Tensor fresh;  // their new triangles, or whole matrices where 16 bits are kept, one behind the other
+
+  int64_t size() const { return std::ssize(updates); }
+  int64_t count() const { return updates.front().fresh.size(0); }
+  bool are_rounded() const { return updates.front().running.diagonal.defined(); }
+  bool accept(const AverageUpdate& update) const {
+    const AverageUpdate& own = updates.front();
+    return own.fresh.sizes() == update.fresh.sizes() && own.fresh.scalar_type() == update.fresh.scalar_type() &&
+           own.running.entries.scalar_type() == update.running.entries.scalar_type() && own.start == update.start;
+  }
 };
 
-Entries entries_of(const AverageUpdate& update) {
-  if (update.running.diagonal.defined()) {
-    const auto running = update.running.load();
-    return {running, update.fresh, {running.diagonal(0, -2, -1)}};
+std::vector<Peers> peers_among(const std::vector<AverageUpdate>& updates) {
+  std::vector<Peers> all;
+  for (const AverageUpdate& update : updates) {
+    const auto found = std::ranges::find_if(all, [&](const Peers& peers) { return peers.accept(update); });
+    if (found == all.end())
+      all.push_back({.updates = {update}, .fresh = {}});
+    else
+      found->updates.push_back(update);
   }
-  const auto packed = at::empty_like(update.running.entries);
-  pack_triangles({update.fresh}, packed.flatten());
-  return {update.running.entries, packed, packed_diagonals(update.running.entries)};
+  return all;
 }
 
-// Returns the sums as [rows, …].
-at::Tensor rows_of(const std::vector<at::Tensor>& sums, size_t rows) {
-  return at::stack(sums).view({static_cast<int64_t>(rows), -1});
+// Returns get(update) of all, one behind the other.
+template <class Get>
+at::Tensor joined(const Peers& peers, const Get& get) {
+  std::vector<at::Tensor> all;
+  for (const AverageUpdate& update : peers.updates) all.push_back(get(update));
+  return all.size() == 1 ? all.front() : at::cat(all);
+}
+
+// Returns the sum of each update's `numbers` [members·count, n].
+at::Tensor sum_of_each(const Peers& peers, const at::Tensor& numbers) {
+  return numbers.unflatten(0, {peers.size(), peers.count()}).sum({1, 2});
+}
+
+at::Tensor traces_of_averages(const Peers& peers) {
+  if (peers.are_rounded())
+    return sum_of_each(peers, joined(peers, [](const AverageUpdate& update) { return update.running.diagonal; }));
+  const auto sums_of_half = [&](size_t half) {
+    return sum_of_each(peers, joined(peers, [&](const AverageUpdate& update) {
+                         return packed_diagonals(update.running.entries)[half];
+                       }));
+  };
+  return sums_of_half(0) + sums_of_half(1);
+}
+
+// Sets `fresh`, and returns the traces of the new factors.
+at::Tensor join_fresh(Peers& peers) {
+  const auto matrices = joined(peers, [](const AverageUpdate& update) { return update.fresh; });
+  if (peers.are_rounded()) {
+    peers.fresh = matrices;
+  } else {
+    const auto sizes = peers.updates.front().running.entries.sizes();
+    peers.fresh = at::empty({matrices.size(0), sizes[1], sizes[2]}, peers.updates.front().running.entries.options());
+    pack_triangles({matrices}, peers.fresh.flatten());
+  }
+  return sum_of_each(peers, matrices.diagonal(0, -2, -1));
+}
+
+// Moves each average by its step towards its new factor, after adding its `start` where it starts; both [members].
+void move(const Peers& peers, const at::Tensor& steps, const at::Tensor& starts) {
+  peers.fresh.nan_to_num_(0, 0, 0);
+  for (int64_t k = 0; k < peers.size(); ++k) {
+    const AverageUpdate& update = peers.updates[static_cast<size_t>(k)];
+    const auto running = peers.are_rounded() ? update.running.load() : update.running.entries;
+    if (update.start > 0) {
+      const auto diagonals = peers.are_rounded() ? std::vector{running.diagonal(0, -2, -1)} : packed_diagonals(running);
+      for (const auto& diagonal : diagonals) diagonal.add_(starts[k], update.start);
+    }
+    running.lerp_(peers.fresh.narrow(0, k * peers.count(), peers.count()), steps[k].to(running.scalar_type()));
+    if (peers.are_rounded()) update.running.store(running);
+  }
 }
 
 }  // namespace
 
 void update_running_averages(const std::vector<AverageUpdate>& updates, double decay, const at::Tensor& dropped) {
   if (updates.empty()) return;
-  std::vector<Entries> all;
-  std::vector<at::Tensor> traces, sums;
-  for (const AverageUpdate& update : updates) {
-    all.push_back(entries_of(update));
-    traces.push_back(update.fresh.diagonal(0, -2, -1).sum());
-    for (const auto& diagonal : all.back().diagonals) sums.push_back(diagonal.sum());
+  std::vector<Peers> all = peers_among(updates);
+  std::vector<at::Tensor> fresh_traces, traces;
+  for (Peers& peers : all) {
+    fresh_traces.push_back(join_fresh(peers));
+    traces.push_back(traces_of_averages(peers));
   }
   // No entry of a Gram matrix is larger than its largest diagonal entry, so the trace tells whether all are finite.
-  const auto fresh_trace = at::stack(traces), finite = at::isfinite(fresh_trace);
+  const auto fresh_trace = at::cat(fresh_traces), finite = at::isfinite(fresh_trace);
   dropped.add_(finite.logical_not().sum());
   const auto usable = finite.logical_and(fresh_trace.gt(0));
-  const auto started = rows_of(sums, updates.size()).sum(1).gt(0), starts = started.logical_not().logical_and(usable);
+  const auto started = at::cat(traces).gt(0), starts = started.logical_not().logical_and(usable);
   const auto number = [&](double value) { return at::full({}, value, fresh_trace.options()); };
   const auto later = number(1 - decay) * usable, first = at::where(starts, number(1), later);
-  for (size_t i = 0; i < updates.size(); ++i) {
-    const auto& [running, fresh, diagonals] = all[i];
-    const auto k = static_cast<int64_t>(i);
-    if (updates[i].start > 0)
-      for (const auto& diagonal : diagonals) diagonal.add_(starts[k], updates[i].start);
-    const auto step = (updates[i].start > 0 ? later : first)[k].to(running.scalar_type());
-    running.lerp_(fresh.nan_to_num_(0, 0, 0), step);
-    if (updates[i].running.diagonal.defined()) updates[i].running.store(running);
+  int64_t begin = 0;
+  for (const Peers& peers : all) {
+    const auto& steps = peers.updates.front().start > 0 ? later : first;
+    move(peers, steps.narrow(0, begin, peers.size()), starts.narrow(0, begin, peers.size()));
+    begin += peers.size();
   }
 }
 

@@ -127,7 +127,7 @@ TEST(RunningAveragesTest, GiveSeveralAtOnceTheBitsThatTheyGetAlone) {
     const Dropped dropped, of_all;
     std::vector<StoredTriangle> alone, together;
     std::vector<double> starts;
-    for (const int64_t side : {1, 3, 4, 8}) {
+    for (const int64_t side : {1, 3, 4, 8, 3, 4}) {
       alone.push_back(unseen(2, side, at::kFloat, storage));
       together.push_back(unseen(2, side, at::kFloat, storage));
       starts.push_back(side == 4 ? 3 : 0);
