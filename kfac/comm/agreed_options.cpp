@@ -47,9 +47,10 @@ uint64_t hash_of(const KfacOptions& options) {
   for (const auto& [layer, samples, rank, interval, slot] : options.layer_curvature)
     hash = hash_in(hash_in(hash_text(hash_text(hash, name(samples)), name(rank)), interval), slot);
   hash = hash_in(hash, options.seed);
-  const auto first = options.at(0);
-  for (double number : {options.decay, first.lr, first.kl_clip, first.factor_interval, first.inverse_interval,
-                        first.relative_damping, first.damping.value_or(-1), options.norm_clip_in_use()})
+  const auto first = options.at(0), later = options.in_long_run();
+  for (double number :
+       {options.decay, first.lr, first.kl_clip, first.factor_interval, first.inverse_interval, later.factor_interval,
+        later.inverse_interval, first.relative_damping, first.damping.value_or(-1), options.norm_clip_in_use()})
     hash = hash_in(hash, std::bit_cast<uint64_t>(number));
   return hash_in(hash, options.factor_dtype);
 }

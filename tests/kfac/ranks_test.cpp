@@ -344,6 +344,7 @@ TEST(KfacRanksTest, RefusesOtherLayersOrOtherOptionsOnEveryRank) {
                                         {.convention = Convention::kaisa},
                                         {.lr = 0.2},
                                         {.factor_interval = 1},
+                                        {.factor_interval = 3},
                                         {.inverse_interval = 9},
                                         {.burn_in = 3},
                                         {.relative_damping = 0.301},
