@@ -117,9 +117,13 @@ StepNumbers KfacOptions::at(int64_t step) const {
 
 StepNumbers KfacOptions::in_long_run() const {
   StepNumbers numbers = at(0);
-  if (factor_interval || inverse_interval) return numbers;
-  numbers.factor_interval = factor_interval_in_use().at(kStartSteps);
-  numbers.inverse_interval = inverse_interval_in_use().at(kStartSteps);
+  const auto interval = [](const StepSchedule& schedule, const char* field) {
+    const double steps = schedule.at(kStartSteps);
+    require(steps >= 1, str("at step ", kStartSteps, " ", field), steps, "1 and more steps");
+    return steps;
+  };
+  numbers.factor_interval = interval(factor_interval_in_use(), "factor_interval");
+  numbers.inverse_interval = interval(inverse_interval_in_use(), "inverse_interval");
   return numbers;
 }
 

@@ -189,7 +189,8 @@ struct KfacOptions {
   /// Returns the numbers that the schedules give for `step`. Throws BadRequest naming the field, the step, its value
   /// and the allowed range.
   StepNumbers at(int64_t step) const;
-  /// Returns the numbers of step 0, with the intervals that a long run has after its start.
+  /// Returns the numbers of step 0 with the intervals of step kStartSteps, which stand for a long run's. Throws as
+  /// at().
   StepNumbers in_long_run() const;
 };
 

@@ -78,15 +78,19 @@ void KfacFlags::refuse_without_effect(const TrainOptions& train) const {
 }
 
 void KfacFlags::add_intervals(CLI::App& command, kfac::KfacOptions& k) {
+  const auto first = kfac::KfacOptions{}.at(0), later = kfac::KfacOptions{}.in_long_run();
+  const auto described = [](double at_first, double after) {
+    return str(at_first, "; ", after, " from step ", kfac::kStartSteps, " on");
+  };
   add_number(command, "--factor-interval", factor_interval, "Update factors every N steps; 1 or more")
       ->type_name("N")
-      ->default_str(str("3; 10 from step ", kfac::kStartSteps, " on"));
+      ->default_str(described(first.factor_interval, later.factor_interval));
   command
       .add_option("--inverse-interval", inverse_interval,
                   "Decompose factors every N steps, a multiple of --factor-interval; auto, with --pipeline: as often "
                   "as bubbles allow")
       ->type_name("N")
-      ->default_str(str("3; 100 from step ", kfac::kStartSteps, " on"));
+      ->default_str(described(first.inverse_interval, later.inverse_interval));
   command
       .add_option(
           "--interval-decay", interval_decay,

@@ -54,6 +54,13 @@ TEST(StepWorkTest, DefaultIntervalsAreShortAtTheStartAndLongAfterIt) {
 
 TEST(StepWorkTest, ALongRunWithDefaultIntervalsHasTheSharesOfTheLongOnes) {
   expect_shares({}, {{"plain", 0.9}, {"factor", 0.09}, {"factor+decompose", 0.01}});
+  const KfacOptions defaults;
+  const auto half_as_often = [](const StepSchedule& interval) {
+    return StepSchedule([interval](int64_t step) { return 2 * interval.at(step); });
+  };
+  expect_shares({.factor_interval = half_as_often(defaults.factor_interval_in_use()),
+                 .inverse_interval = half_as_often(defaults.inverse_interval_in_use())},
+                {{"plain", 0.95}, {"factor", 0.045}, {"factor+decompose", 0.005}});
 }
 
 TEST(StepWorkTest, TheBurnInDoesNotCount) {
