@@ -121,7 +121,7 @@ void measure_pieces(int64_t side, int64_t rounds) {
       [&] { inverse.emplace(matrix.clone(), kPanelColumns); }, [&] { inverse->run_next(); });
   for (int64_t rank : {side / 3, side / 32}) {
     const Eigenbasis last{at::zeros({1, side, rank}), at::zeros({1, rank + 1})};
-    randomize(last);
+    spillway::kfac::randomize({last});
     if (!iterate_subspace(factor, last)) std::abort();
     const Eigenbasis basis{last.vectors.clone(), last.values.clone()};
     std::optional<SubspaceIteration> iteration;

@@ -37,33 +37,17 @@ std::vector<Peers> peers_among(const std::vector<AverageUpdate>& updates) {
   return all;
 }
 
-// Returns get(update) of all, one behind the other.
-template <class Get>
-at::Tensor joined(const Peers& peers, const Get& get) {
-  std::vector<at::Tensor> all;
-  for (const AverageUpdate& update : peers.updates) all.push_back(get(update));
-  return all.size() == 1 ? all.front() : at::cat(all);
-}
-
-// Returns the sum of each update's `numbers` [members·count, n].
-at::Tensor sum_of_each(const Peers& peers, const at::Tensor& numbers) {
-  return numbers.unflatten(0, {peers.size(), peers.count()}).sum({1, 2});
-}
-
 at::Tensor traces_of_averages(const Peers& peers) {
-  if (peers.are_rounded())
-    return sum_of_each(peers, joined(peers, [](const AverageUpdate& update) { return update.running.diagonal; }));
-  const auto sums_of_half = [&](size_t half) {
-    return sum_of_each(peers, joined(peers, [&](const AverageUpdate& update) {
-                         return packed_diagonals(update.running.entries)[half];
-                       }));
-  };
-  return sums_of_half(0) + sums_of_half(1);
+  std::vector<StoredTriangle> all;
+  for (const AverageUpdate& update : peers.updates) all.push_back(update.running);
+  return traces(all).view({peers.size(), peers.count()}).sum(1);
 }
 
 // Sets `fresh`, and returns the traces of the new factors.
 at::Tensor join_fresh(Peers& peers) {
-  const auto matrices = joined(peers, [](const AverageUpdate& update) { return update.fresh; });
+  std::vector<at::Tensor> all;
+  for (const AverageUpdate& update : peers.updates) all.push_back(update.fresh);
+  const auto matrices = all.size() == 1 ? all.front() : at::cat(all);
   if (peers.are_rounded()) {
     peers.fresh = matrices;
   } else {
@@ -71,7 +55,7 @@ at::Tensor join_fresh(Peers& peers) {
     peers.fresh = at::empty({matrices.size(0), sizes[1], sizes[2]}, peers.updates.front().running.entries.options());
     pack_triangles({matrices}, peers.fresh.flatten());
   }
-  return sum_of_each(peers, matrices.diagonal(0, -2, -1));
+  return matrices.diagonal(0, -2, -1).unflatten(0, {peers.size(), peers.count()}).sum({1, 2});
 }
 
 // Moves each average by its step towards its new factor, after adding its `start` where it starts; both [members].

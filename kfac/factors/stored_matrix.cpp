@@ -43,17 +43,36 @@ at::Tensor StoredTriangle::load() const {
   return StoredMatrix{matrix, diagonal}.load();
 }
 
-at::Tensor StoredTriangle::traces() const {
-  if (diagonal.defined()) return diagonal.sum(1);
-  const auto halves = packed_diagonals(entries);
-  return halves[0].sum(1) + halves[1].sum(1);
-}
-
 void StoredTriangle::store(const at::Tensor& matrix) const {
   if (!diagonal.defined()) return pack_triangles({matrix}, entries.flatten());
   const StoredMatrix rounded{at::empty_like(matrix, entries.scalar_type()), diagonal};
   rounded.store(matrix);
   pack_triangles({rounded.entries}, entries.flatten());
+}
+
+at::Tensor traces(const std::vector<StoredTriangle>& stacks) {
+  std::vector<at::Tensor> first, second;  // halves of the diagonals; whole ones are the first
+  for (const StoredTriangle& stack : stacks) {
+    if (stack.diagonal.defined()) {
+      first.push_back(stack.diagonal);
+    } else {
+      const auto halves = packed_diagonals(stack.entries);
+      first.push_back(halves[0]);
+      second.push_back(halves[1]);
+    }
+  }
+  const auto sums = at::cat(first).sum(1);
+  return second.empty() ? sums : sums + at::cat(second).sum(1);
+}
+
+StoredTriangle joined(const std::vector<StoredTriangle>& stacks) {
+  if (stacks.size() == 1) return stacks.front();
+  std::vector<at::Tensor> entries, diagonals;
+  for (const StoredTriangle& stack : stacks) {
+    entries.push_back(stack.entries);
+    if (stack.diagonal.defined()) diagonals.push_back(stack.diagonal);
+  }
+  return {at::cat(entries), diagonals.empty() ? at::Tensor() : at::cat(diagonals)};
 }
 
 at::ScalarType storage_type(FactorDtype storage, at::ScalarType wide) {

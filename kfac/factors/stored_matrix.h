@@ -2,6 +2,8 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <vector>
+
 #include "kfac/plan/options.h"
 
 namespace spillway::kfac {
@@ -30,12 +32,16 @@ struct StoredTriangle {
 
   /// Returns M, a new tensor that is exactly symmetric. Cost: one pass.
   at::Tensor load() const;
-  /// Returns the traces of the matrices, [count], without forming them.
-  at::Tensor traces() const;
   /// Overwrites the kept matrix. With 16 bits the lower triangle of `matrix` counts, as in StoredMatrix::store(); else
   /// the entries that pack_triangles() copies.
   void store(const at::Tensor& matrix) const;
 };
+
+/// Returns the traces [Σ count] of the matrices of stacks of one side and type, without forming them.
+at::Tensor traces(const std::vector<StoredTriangle>& stacks);
+
+/// Returns stacks of one side and type as one stack, one behind the other; a single one itself. Cost: a copy.
+StoredTriangle joined(const std::vector<StoredTriangle>& stacks);
 
 /// Returns Half or BFloat16; `wide` for fp32.
 at::ScalarType storage_type(FactorDtype storage, at::ScalarType wide);

@@ -43,17 +43,12 @@ at::Tensor is_good(const at::Tensor& factors, const Solution& solution) {
   return at_rounding_level(eigen_errors(factors, vectors, values), factors).to(at::kCPU);
 }
 
-void take(const Eigenbasis& basis, const at::Tensor& values, const at::Tensor& vectors) {
-  basis.values.copy_(values.clamp_min(0));
-  basis.vectors.copy_(vectors);
-}
-
 bool decompose_in_double(const at::Tensor& factor, const Eigenbasis& basis) {
   if (factor.scalar_type() == at::kDouble) return false;
   const auto wide = factor.to(at::kDouble);
   const auto solution = eigh(wide);
   if (!is_good(wide, solution).all().item<bool>()) return false;
-  take(basis, std::get<0>(solution), std::get<1>(solution));
+  overwrite({basis}, {true}, std::get<0>(solution).clamp_min(0), std::get<1>(solution));
   return true;
 }
 
@@ -71,6 +66,33 @@ Solution eigh(const at::Tensor& matrices) {
   return eigh_by_lapack(matrices);
 }
 
+std::vector<bool> all_of_each(const std::vector<Eigenbasis>& bases, const at::Tensor& marks) {
+  if (marks.all().item<bool>()) return std::vector<bool>(bases.size(), true);  // as it nearly always is
+  std::vector<bool> all;
+  int64_t begin = 0;
+  for (const Eigenbasis& basis : bases) {
+    const int64_t count = basis.vectors.size(0);
+    all.push_back(marks.narrow(0, begin, count).all().item<bool>());
+    begin += count;
+  }
+  return all;
+}
+
+void overwrite(const std::vector<Eigenbasis>& bases, const std::vector<bool>& chosen, const at::Tensor& values,
+               const at::Tensor& vectors) {
+  std::vector<at::Tensor> places, contents;
+  int64_t begin = 0;
+  for (size_t i = 0; i < bases.size(); ++i) {
+    const int64_t count = bases[i].vectors.size(0);
+    if (chosen[i]) {
+      places.insert(places.end(), {bases[i].values, bases[i].vectors});
+      contents.insert(contents.end(), {values.narrow(0, begin, count), vectors.narrow(0, begin, count)});
+    }
+    begin += count;
+  }
+  if (!places.empty()) at::_foreach_copy_(places, contents);
+}
+
 Eigenbasis Eigenbasis::identity(int64_t count, int64_t side, const at::TensorOptions& like) {
   CategoryScope scope(Category::eigenbases);
   Eigenbasis basis{at::zeros({count, side, side}, like), at::zeros({count, side}, like)};
@@ -78,27 +100,21 @@ Eigenbasis Eigenbasis::identity(int64_t count, int64_t side, const at::TensorOpt
   return basis;
 }
 
-std::vector<bool> decompose(const std::vector<at::Tensor>& factors, const std::vector<Eigenbasis>& bases) {
-  const auto all = factors.size() == 1 ? factors.front() : at::cat(factors);
-  const auto solution = eigh(all);
-  const auto& [values, vectors] = solution;
-  const auto good = is_good(all, solution);
-  std::vector<bool> done;
+std::vector<bool> decompose(const at::Tensor& factors, const std::vector<Eigenbasis>& bases) {
+  const auto solution = eigh(factors);
+  auto done = all_of_each(bases, is_good(factors, solution));
+  overwrite(bases, done, std::get<0>(solution).clamp_min(0), std::get<1>(solution));
   int64_t begin = 0;
-  for (size_t i = 0; i < factors.size(); ++i) {
-    const int64_t count = factors[i].size(0);
-    done.push_back(good.narrow(0, begin, count).all().item<bool>());
-    if (done.back())
-      take(bases[i], values.narrow(0, begin, count), vectors.narrow(0, begin, count));
-    else
-      done.back() = decompose_in_double(factors[i], bases[i]);
+  for (size_t i = 0; i < bases.size(); ++i) {
+    const int64_t count = bases[i].vectors.size(0);
+    if (!done[i]) done[i] = decompose_in_double(factors.narrow(0, begin, count), bases[i]);
     begin += count;
   }
   return done;
 }
 
 bool decompose(const at::Tensor& factor, const Eigenbasis& basis) {
-  return decompose(std::vector{factor}, std::vector{basis}).front();
+  return decompose(factor, std::vector{basis}).front();
 }
 
 }  // namespace spillway::kfac

@@ -77,8 +77,8 @@ at::Tensor mean_curvature(const LayerShape& shape, const std::vector<at::Tensor>
 }
 
 at::Tensor mean_eigenvalue(const FactorShape& shape, const at::Tensor& traces) {
-  const auto mean = shape.role == FactorRole::offsets ? traces.gt(0).to(traces.scalar_type()).mean() : traces.mean();
-  return mean / shape.side;
+  const auto counted = shape.role == FactorRole::offsets ? traces.gt(0).to(traces.scalar_type()) : traces;
+  return counted.mean(-1) / shape.side;
 }
 
 LayerInverse LayerInverse::identity(const LayerShape& shape, const at::TensorOptions& like) {

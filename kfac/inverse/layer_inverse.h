@@ -26,8 +26,8 @@ struct Damping {
 /// curvature. `damping.curvature`, where it is given, is of the same sizes.
 at::Tensor gamma_of(const at::Tensor& mean_curvatures, const Damping& damping);
 
-/// Returns tr/dim of the block-diagonal factor with blocks of `traces` [count], 0-dim. For K it is that of K divided by
-/// its trace.
+/// Returns tr/dim [any] of block-diagonal factors of one shape with blocks of `traces` [any, count]. For K it is that
+/// of K divided by its trace.
 at::Tensor mean_eigenvalue(const FactorShape& shape, const at::Tensor& traces);
 
 /// The tensors of inverse_tensors(shape), ordinary tensors of Category::eigenbases. Empty on a rank that is no gradient

@@ -25,14 +25,17 @@ at::Tensor with_tail(const at::Tensor& values, const at::Tensor& trace, int64_t 
   return at::cat({values, rest.div_(static_cast<double>(side - rank)).clamp_min_(0)}, 1);
 }
 
-at::Tensor one_behind_the_other(const std::vector<at::Tensor>& tensors) {
-  return tensors.size() == 1 ? tensors.front() : at::cat(tensors);
-}
-
-std::vector<at::Tensor> last_vectors(const std::vector<Eigenbasis>& bases, at::ScalarType type) {
+// Returns the vectors of all bases, one behind the other.
+at::Tensor last_vectors(const std::vector<Eigenbasis>& bases, at::ScalarType type) {
   std::vector<at::Tensor> all;
   for (const Eigenbasis& basis : bases) all.push_back(basis.vectors.to(type));
-  return all;
+  return all.size() == 1 ? all.front() : at::cat(all);
+}
+
+at::Tensor random_numbers(const at::Tensor& like) {
+  // This generator is separate, because a decomposition must not move the user's random numbers.
+  const auto generator = at::make_generator<at::CPUGeneratorImpl>(kSeed);
+  return at::randn(like.sizes(), generator, at::kFloat).to(like.options());
 }
 
 // Overwrites each basis where its factor is not zero. Returns false for one whose new vectors and values are not
@@ -41,17 +44,8 @@ std::vector<bool> keep_finite(const std::vector<Eigenbasis>& bases, const at::Te
                               const at::Tensor& values) {
   const auto finite = at::isfinite(vectors.sum({1, 2}) + values.sum(1)).cpu();
   const auto chosen = at::where(values.sum(1).gt(0).view({-1, 1, 1}), vectors, last);
-  std::vector<bool> kept;
-  int64_t begin = 0;
-  for (const Eigenbasis& basis : bases) {
-    const int64_t count = basis.vectors.size(0);
-    kept.push_back(finite.narrow(0, begin, count).all().item<bool>());
-    if (kept.back()) {
-      basis.vectors.copy_(chosen.narrow(0, begin, count));
-      basis.values.copy_(values.narrow(0, begin, count));
-    }
-    begin += count;
-  }
+  auto kept = all_of_each(bases, finite);
+  overwrite(bases, kept, values, chosen);
   return kept;
 }
 
@@ -65,10 +59,14 @@ at::Tensor orthogonal(const at::Tensor& y) {
 
 }  // namespace
 
-void randomize(const Eigenbasis& basis) {
-  // This generator is separate, because a decomposition must not move the user's random numbers.
-  const auto generator = at::make_generator<at::CPUGeneratorImpl>(kSeed);
-  basis.vectors.copy_(at::randn(basis.vectors.sizes(), generator, at::kFloat));
+void randomize(const std::vector<Eigenbasis>& bases) {
+  std::vector<at::Tensor> places, contents;
+  for (const Eigenbasis& basis : bases) {
+    places.push_back(basis.vectors);
+    const bool is_new = contents.empty() || contents.back().sizes() != basis.vectors.sizes();
+    contents.push_back(is_new ? random_numbers(basis.vectors) : contents.back());
+  }
+  at::_foreach_copy_(places, contents);
 }
 
 at::Tensor cholesky_qr(const at::Tensor& y) {
@@ -85,18 +83,17 @@ at::Tensor cholesky_qr(const at::Tensor& y) {
 }
 
 bool iterate_subspace(const at::Tensor& factor, const Eigenbasis& basis, int64_t iterations) {
-  return iterate_subspaces({factor}, {basis}, iterations).front();
+  return iterate_subspaces(factor, {basis}, iterations).front();
 }
 
-std::vector<bool> iterate_subspaces(const std::vector<at::Tensor>& factors, const std::vector<Eigenbasis>& bases,
+std::vector<bool> iterate_subspaces(const at::Tensor& factors, const std::vector<Eigenbasis>& bases,
                                     int64_t iterations) {
-  const auto factor = one_behind_the_other(factors),
-             last = one_behind_the_other(last_vectors(bases, factor.scalar_type()));
+  const auto last = last_vectors(bases, factors.scalar_type());
   auto q = last;
-  for (int64_t i = 0; i < iterations; ++i) q = orthogonal(factor.bmm(q));
-  auto [values, rotation] = eigh(q.transpose(1, 2).bmm(factor.bmm(q)));
+  for (int64_t i = 0; i < iterations; ++i) q = orthogonal(factors.bmm(q));
+  auto [values, rotation] = eigh(q.transpose(1, 2).bmm(factors.bmm(q)));
   const auto vectors = q.bmm(rotation);
-  return keep_finite(bases, last, vectors, with_tail(values.clamp_min_(0), trace_of(factor), factor.size(1)));
+  return keep_finite(bases, last, vectors, with_tail(values.clamp_min_(0), trace_of(factors), factors.size(1)));
 }
 
 SubspaceIteration::SubspaceIteration(at::Tensor factor, int64_t rank, int64_t most_columns)

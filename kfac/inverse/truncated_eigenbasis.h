@@ -13,8 +13,8 @@ namespace spillway::kfac {
 /// The iterations that a subspace needs from random columns. One is enough from the last basis of a running average.
 inline constexpr int64_t kFirstSubspaceIterations = 4;
 
-/// Fills Q of a truncated basis with random numbers, the same for the same sizes. iterate_subspace() starts from them.
-void randomize(const Eigenbasis& basis);
+/// Fills Q of truncated bases with random numbers, the same for the same sizes. iterate_subspace() starts from them.
+void randomize(const std::vector<Eigenbasis>& bases);
 
 /// Brings a truncated basis up to date with its symmetric factor [count, side, side]. Each of `iterations` ≥ 1 replaces
 /// Q by an orthogonal basis of the columns of FQ. Then Q and v become the eigenvectors and eigenvalues of F within the
@@ -24,11 +24,11 @@ void randomize(const Eigenbasis& basis);
 /// result is not finite. Cost: count·((2·iterations + 2)·side²·rank + (4·iterations + 4)·side·rank² + 9·rank³) flops,
 /// workspace about 4·count·side·rank elements, one host synchronization.
 [[nodiscard]] bool iterate_subspace(const at::Tensor& factor, const Eigenbasis& basis, int64_t iterations = 1);
-/// Does so with factors of one side, type and rank at once, with as many operators as for one of them and as few
-/// host synchronizations: one, and on a GPU one more each iteration. Returns false for a factor whose result is not
-/// finite. Its basis stays as it was. Workspace: that of all, and a copy of the factors.
-[[nodiscard]] std::vector<bool> iterate_subspaces(const std::vector<at::Tensor>& factors,
-                                                  const std::vector<Eigenbasis>& bases, int64_t iterations = 1);
+/// Does so with factors of one side, type and rank at once. `factors` has those of all bases, one behind the other. It
+/// takes as many operators as for one of them and as few host synchronizations: one, and on a GPU one more each
+/// iteration. Returns false for a factor whose result is not finite. Its basis stays as it was. Workspace: that of all.
+[[nodiscard]] std::vector<bool> iterate_subspaces(const at::Tensor& factors, const std::vector<Eigenbasis>& bases,
+                                                  int64_t iterations = 1);
 
 /// Returns an orthogonal basis of the columns of each matrix of `y` [count, side, rank], of y's type, by Cholesky's
 /// decomposition of their Gram matrix in float64, twice (Yamamoto et al. 2015). It is made of products, which a GPU

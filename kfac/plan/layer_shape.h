@@ -35,6 +35,7 @@ struct FactorShape {
   std::vector<int64_t> triangle_sizes() const { return {count, side / 2 * 2 + 1, side - side / 2}; }
   /// Returns the eigenvalues that are kept of each matrix. Those of a truncated basis end with its tail.
   int64_t values() const { return is_truncated() ? rank + 1 : side; }
+  bool operator==(const FactorShape&) const = default;
 };
 
 /// The most factors of a layer: C, K and G.

@@ -59,13 +59,9 @@ void FactorRenewals::renew_whole(const OpenRefresh& refresh, const RenewalGroup&
 }
 
 void FactorRenewals::decompose_together(const OpenRefresh& refresh, const RenewalGroup& group) {
-  std::vector<at::Tensor> matrices;
   std::vector<Eigenbasis> bases;
-  for (const FactorId& id : group) {
-    matrices.push_back(staged_.average(id));
-    bases.push_back(basis(refresh, id));
-  }
-  const auto done = decompose(matrices, bases);
+  for (const FactorId& id : group) bases.push_back(basis(refresh, id));
+  const auto done = decompose(staged_.averages(group), bases);
   for (size_t g = 0; g < group.size(); ++g)
     if (!done[g]) keep_eigenvectors(refresh, group[g]);
 }
@@ -88,14 +84,10 @@ void FactorRenewals::invert(const OpenRefresh& refresh, const FactorId& id) {
 
 void FactorRenewals::follow(const OpenRefresh& refresh, const RenewalGroup& group) {
   const bool is_first = tally_.counters.decompositions == 0;
-  std::vector<at::Tensor> matrices;
   std::vector<Eigenbasis> bases;
-  for (const FactorId& id : group) {
-    matrices.push_back(staged_.average(id));
-    bases.push_back(basis(refresh, id));
-    if (is_first) randomize(bases.back());
-  }
-  const auto done = iterate_subspaces(matrices, bases, is_first ? kFirstSubspaceIterations : 1);
+  for (const FactorId& id : group) bases.push_back(basis(refresh, id));
+  if (is_first) randomize(bases);
+  const auto done = iterate_subspaces(staged_.averages(group), bases, is_first ? kFirstSubspaceIterations : 1);
   for (size_t g = 0; g < group.size(); ++g)
     if (!done[g]) keep_eigenvectors(refresh, group[g]);
 }

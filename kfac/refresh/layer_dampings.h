@@ -35,11 +35,15 @@ class LayerDampings {
 
  private:
   Damping common() const;
+  /// Returns the mean eigenvalues [layers, kMaxFactors] of the factors of some layers: zero for other layers, one for a
+  /// factor that a layer does not have. Collective.
+  at::Tensor mean_eigenvalues(const std::vector<size_t>& layers) const;
 
   const Setup& setup_;
   const StagedFactors& staged_;
   Tally& tally_;
   at::Tensor largest_;
+  at::Tensor absent_;  ///< bool [layers, kMaxFactors]: true for a factor that a layer does not have
   StepDamping now_;
   int64_t version_ = 0;
   bool has_changed_ = true;  ///< true from note() to set()

@@ -35,6 +35,12 @@ struct StagedFactors {
     const auto& running = layers[id.layer].running();
     return running.empty() ? at::Tensor() : running.at(id.factor).load();
   }
+  /// Returns the running averages of factors of one side, which this rank holds, one behind the other: a new tensor.
+  at::Tensor averages(const std::vector<FactorId>& ids) const {
+    std::vector<StoredTriangle> all;
+    for (const FactorId& id : ids) all.push_back(layers[id.layer].running().at(id.factor));
+    return joined(all).load();
+  }
 
   /// Keeps what backward shows of a use of a layer.
   void hold(const Captured& captured, int64_t micro_batch) {

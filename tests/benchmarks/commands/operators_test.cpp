@@ -8,6 +8,7 @@
 
 #include "benchmarks/commands/operator_counter.h"
 #include "kfac/gradient_preconditioner.h"
+#include "kfac/kfac.h"
 #include "kfac/make_setup.h"
 #include "runtime/models/resnet50.h"
 
@@ -56,6 +57,35 @@ TEST(KfacOperatorsTest, PreconditioningAResNet50TakesFewOperatorsInTheBatchesOfA
   const int64_t in_batches = operators_of_resnet50(kfac::default_batch_elements(at::kCUDA));
   EXPECT_LE(in_batches, 390);
   EXPECT_LE(in_batches, 0.45 * static_cast<double>(one_by_one)) << one_by_one;
+}
+
+/// Returns the operators of the first five steps of a ResNet-50 whose factors are updated every second step and
+/// decomposed every fourth, in the batches of a GPU.
+std::vector<int64_t> operators_of_steps() {
+  at::manual_seed(1);
+  runtime::ResNet50 model(runtime::ResNet50Options{.classes = 10, .filters = 8});
+  kfac::Kfac kfac(
+      *model, {.factor_interval = 2, .inverse_interval = 4, .batch_elements = kfac::default_batch_elements(at::kCUDA)});
+  std::vector<int64_t> operators;
+  for (int step = 0; step < 5; ++step) {
+    model->zero_grad();
+    const auto images = at::randn({2, 3, 32, 32});
+    const OperatorCounter counter;
+    const auto loss = model->forward(images).square().mean();
+    kfac.watch(loss, images.size(0));
+    loss.backward();
+    kfac.step();
+    operators.push_back(counter.all());
+  }
+  return operators;
+}
+
+TEST(KfacOperatorsTest, RefreshingAResNet50TakesFewOperatorsInTheBatchesOfAGpu) {
+  const auto operators = operators_of_steps();
+  const int64_t plain = operators[1], updating = operators[2];
+  EXPECT_LE(updating - plain, 1400) << "an update of the factors";
+  EXPECT_LE(operators[4] - updating, 1250) << "a decomposition, of which LAPACK solves each of 108 factors by itself";
+  EXPECT_LE(operators[0] - updating, 1350) << "the first decomposition";
 }
 
 TEST(KfacOperatorsTest, RunningAveragesOfOneShapeTakeOneOperatorEach) {

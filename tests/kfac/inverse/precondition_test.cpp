@@ -15,7 +15,7 @@ constexpr InverseForm kRankOne{Method::eigen, false, EigenRank::of(1)},
 // Brings a basis up to date as a first decomposition does.
 bool decompose_first(const FactorShape& shape, const at::Tensor& factor, const Eigenbasis& basis) {
   if (!shape.is_truncated()) return decompose(factor, basis);
-  randomize(basis);
+  randomize({basis});
   return iterate_subspace(factor, basis);
 }
 

@@ -28,7 +28,7 @@ class SubspaceConformanceTest : public ::testing::Test {
   }
   static Eigenbasis unseen(int64_t count, const at::TensorOptions& like) {
     Eigenbasis basis{at::zeros({count, kSide, kRank}, like), at::zeros({count, kRank + 1}, like)};
-    randomize(basis);
+    randomize({basis});
     return basis;
   }
   static at::TensorOptions floats() { return at::TensorOptions(*Device::device()).dtype(at::kFloat); }
@@ -50,7 +50,7 @@ TYPED_TEST_P(SubspaceConformanceTest, FollowsSeveralFactorsAsTheHostFollowsEach)
     factors.push_back(of_host.to(this->floats()));
     found.push_back(this->unseen(count, this->floats()));
   }
-  EXPECT_EQ(iterate_subspaces(factors, found, kFirstSubspaceIterations), std::vector<bool>(3, true));
+  EXPECT_EQ(iterate_subspaces(at::cat(factors), found, kFirstSubspaceIterations), std::vector<bool>(3, true));
   for (size_t i = 0; i < found.size(); ++i) {
     EXPECT_LT((this->projections(found[i]) - this->projections(expected[i])).abs().max().template item<double>(), 1e-4);
     EXPECT_LT((found[i].values.cpu() - expected[i].values).abs().max().template item<double>(), 1e-3);
@@ -63,7 +63,8 @@ TYPED_TEST_P(SubspaceConformanceTest, AFactorOfZerosOrWithoutNumbersLeavesItsBas
   const std::vector<Eigenbasis> bases{this->unseen(1, this->floats()), this->unseen(1, this->floats()),
                                       this->unseen(1, this->floats())};
   const auto before = bases[0].vectors.clone();
-  EXPECT_EQ(iterate_subspaces({at::zeros_like(good), bad, good}, bases), (std::vector<bool>{true, false, true}));
+  EXPECT_EQ(iterate_subspaces(at::cat({at::zeros_like(good), bad, good}), bases),
+            (std::vector<bool>{true, false, true}));
   EXPECT_TRUE(bases[0].vectors.equal(before));
   EXPECT_TRUE(bases[1].vectors.equal(before));
   const auto q = bases[2].vectors;

@@ -15,7 +15,7 @@ namespace {
 /// Returns a truncated basis of `count` factors that were never seen.
 Eigenbasis unseen(int64_t count, int64_t side, int64_t rank, at::ScalarType type = at::kDouble) {
   Eigenbasis basis{at::zeros({count, side, rank}, type), at::zeros({count, rank + 1}, type)};
-  randomize(basis);
+  randomize({basis});
   return basis;
 }
 
@@ -99,13 +99,13 @@ TEST(TruncatedEigenbasisTest, SeveralAtOnceAreTheirOwnIterations) {
     together.push_back(unseen(count, 30, 4));
     ASSERT_TRUE(iterate_subspace(factors.back(), alone.back(), 2));
   }
-  EXPECT_EQ(iterate_subspaces(factors, together, 2), std::vector<bool>(3, true));
+  EXPECT_EQ(iterate_subspaces(at::cat(factors), together, 2), std::vector<bool>(3, true));
   for (size_t i = 0; i < factors.size(); ++i)
     EXPECT_LT(largest_difference(reference::rebuilt(together[i]), reference::rebuilt(alone[i])), 1e-12) << i;
 
   const auto before = together[1].vectors.clone(), of_last = together[2].vectors.clone();
   factors[1][2][3][3] = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_EQ(iterate_subspaces(factors, together), (std::vector<bool>{true, false, true}));
+  EXPECT_EQ(iterate_subspaces(at::cat(factors), together), (std::vector<bool>{true, false, true}));
   EXPECT_TRUE(together[1].vectors.equal(before));
   EXPECT_FALSE(together[2].vectors.equal(of_last));
 }
