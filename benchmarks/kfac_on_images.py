@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""K-FAC at its defaults beside SGD, AdamW, Muon and SOAP at their best rates, on real images: steps and seconds.
+"""K-FAC beside SGD, AdamW, Muon and SOAP at their best rates, on real images: steps and seconds.
 
     sudo apt-get install dataset-fashion-mnist
     PYTHONPATH=build/python python3 benchmarks/kfac_on_images.py --out resnet20.json
@@ -35,7 +35,6 @@ RATES = {
     "soap": [0.003, 0.01, 0.03],
     "kaisa": [0.03, 0.1, 0.3],
 }
-KFAC_RATE = 0.01
 # K-FAC with the settings and the convention of KAISA (Pauloski et al. 2021).
 KAISA = {
     "convention": "kaisa",
@@ -199,7 +198,15 @@ class Soap(torch.optim.Optimizer):
 class Entrant:
     """A model and the method that trains it."""
 
-    def __init__(self, make_model: Callable[[], nn.Module], method: str, rate: float, seed: int) -> None:
+    def __init__(
+        self,
+        make_model: Callable[[], nn.Module],
+        method: str,
+        rate: float,
+        seed: int,
+        kfac_options: dict | None = None,
+        nesterov: bool = True,
+    ) -> None:
         torch.manual_seed(seed)
         self.name, self.rate, self.model = method, rate, make_model()
         self.losses: list[float] = []
@@ -215,9 +222,10 @@ class Entrant:
         elif method == "adamw":
             self.optimizers = [torch.optim.AdamW(weights, rate, weight_decay=0)]
         else:
-            self.optimizers = [torch.optim.SGD(weights, rate, momentum=0.9, nesterov=method != "kaisa")]
+            self.optimizers = [torch.optim.SGD(weights, rate, momentum=0.9, nesterov=nesterov and method != "kaisa")]
         if method in ("kfac", "kaisa"):
-            self.kfac = spillway.KFAC(self.model, self.optimizers[0], **(KAISA if method == "kaisa" else {}))
+            options = KAISA if method == "kaisa" else kfac_options or {}
+            self.kfac = spillway.KFAC(self.model, self.optimizers[0], **options)
         self.rates = [optimizer.param_groups[0]["lr"] for optimizer in self.optimizers]
 
     def step(self, images: Tensor, classes: Tensor, share_of_rate: float) -> None:
@@ -275,7 +283,9 @@ def best_rates(data: tuple[Tensor, Tensor], args: argparse.Namespace) -> dict[st
     return {name: min((t for t in trials if t.name == name), key=final).rate for name in args.rivals}
 
 
-def print_table(rows: dict[str, list[tuple[float, float]]], rates: dict[str, float], step: dict[str, float]) -> None:
+def print_table(
+    rows: dict[str, list[tuple[float, float]]], rates: dict[str, float], step: dict[str, float], kfac_rate: float
+) -> None:
     print("rival        rate  steps, median  worst   seconds, median  worst   a step / SGD's")
     for name, found in rows.items():
         steps, seconds = zip(*found, strict=True)
@@ -283,7 +293,7 @@ def print_table(rows: dict[str, list[tuple[float, float]]], rates: dict[str, flo
             f"{name:9} {rates[name]:7g} {statistics.median(steps):14.2f} {max(steps):6.2f} "
             f"{statistics.median(seconds):17.2f} {max(seconds):6.2f} {step[name]:16.2f}"
         )
-    print(f"kfac      {KFAC_RATE:7g} {'':47} {step['kfac']:16.2f}")
+    print(f"kfac      {kfac_rate:7g} {'':47} {step['kfac']:16.2f}")
 
 
 def main() -> None:
@@ -297,6 +307,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--kfac-rate", type=float, default=0.01)
+    parser.add_argument("--kfac", type=json.loads, default={}, help="options of spillway.KFAC, a JSON object")
+    parser.add_argument("--plain-momentum", action="store_true", help="K-FAC's momentum is not Nesterov's")
     parser.add_argument("--rates", type=pathlib.Path, help="takes the rivals' best rates from this --out of before")
     parser.add_argument("--out", type=pathlib.Path, help="also writes every loss and time to this file")
     args = parser.parse_args()
@@ -311,10 +324,10 @@ def main() -> None:
     seconds: dict[str, list[float]] = {name: [] for name in [*args.rivals, "kfac"]}
     curves = []
     for seed in range(args.first_seed, args.first_seed + args.seeds):
-        methods = [*rates.items(), ("kfac", KFAC_RATE)]
-        entrants = [Entrant(MODELS[args.model], name, rate, seed) for name, rate in methods]
+        entrants = [Entrant(MODELS[args.model], name, rate, seed) for name, rate in rates.items()]
+        kfac = Entrant(MODELS[args.model], "kfac", args.kfac_rate, seed, args.kfac, not args.plain_momentum)
+        entrants.append(kfac)
         run(entrants, data, args, seed)
-        kfac = entrants[-1]
         for entrant in entrants:
             seconds[entrant.name].append(statistics.fmean(entrant.seconds[WINDOW:]))
             curves.append(
@@ -329,7 +342,7 @@ def main() -> None:
         for rival in entrants[:-1]:
             rows[rival.name].append(ratios(kfac, rival))
     base = statistics.fmean(seconds[args.rivals[0]])
-    print_table(rows, rates, {name: statistics.fmean(own) / base for name, own in seconds.items()})
+    print_table(rows, rates, {name: statistics.fmean(own) / base for name, own in seconds.items()}, args.kfac_rate)
     if args.out:
         args.out.write_text(json.dumps({"model": args.model, "batch": args.batch, "rates": rates, "curves": curves}))
 

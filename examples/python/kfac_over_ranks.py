@@ -32,7 +32,7 @@ def main():
         )
     )
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, nesterov=True)
-    kfac = spillway.KFAC(model, optimizer, grad_worker_frac=0.5, factor_interval=1, inverse_interval=5)
+    kfac = spillway.KFAC(model, optimizer, grad_worker_frac=0.5)
     patterns = torch.randn(10, 1, 28, 28, generator=torch.Generator().manual_seed(1))
     random = torch.Generator().manual_seed(2 + dist.get_rank())  # every rank has data of its own
     for step in range(30):
